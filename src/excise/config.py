@@ -1,0 +1,93 @@
+"""Strict JSON <-> frozen dataclasses, and overrides by dotted name. The classes themselves live with their owners."""
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from excise.labels import nearest
+
+C = TypeVar("C")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The plain dictionary of a config, as it stands in config.json."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return plain
+
+
+def from_dict(kind: type[C], values: Mapping[str, Any], where: str = "") -> C:
+    """A config from plain values; unknown keys, missing keys and wrong types are refused."""
+    hints = get_type_hints(kind)
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise ValueError(f"unknown option {where}{name}; {nearest(name, known)}")
+    parsed = {name: parse(hints[name], value, f"{where}{name}") for name, value in values.items()}
+    return kind(**parsed)
+
+
+def parse(kind: Any, value: Any, where: str) -> Any:
+    """A value of the annotated type, or one sentence on what was given and what would do."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, Mapping):
+            return from_dict(kind, value, f"{where}.")
+    elif get_origin(kind) is tuple and isinstance(value, (list, tuple)):
+        return tuple(parse(get_args(kind)[0], item, where) for item in value)
+    elif get_origin(kind) in (Union, types.UnionType):
+        return parse_union(kind, value, where)
+    elif get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        raise ValueError(f"{where}={value!r} is not known; {nearest(str(value), map(str, get_args(kind)))}")
+    elif kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif kind in (int, str, bool) and type(value) is kind:
+        return value
+    raise ValueError(f"{where}={value!r} must be {getattr(kind, '__name__', kind)}")
+
+
+def parse_union(kind: Any, value: Any, where: str) -> Any:
+    for choice in get_args(kind):
+        try:
+            return parse(choice, value, where)
+        except ValueError:
+            continue
+    raise ValueError(f"{where}={value!r} fits none of {kind}")
+
+
+def override(config: C, changes: Mapping[str, Any]) -> C:
+    """The same config with some values changed, each named by its path: `{"train.budget": steps(10)}`."""
+    for path, value in changes.items():
+        config = _override(config, path.split("."), value, path)
+    return config
+
+
+def _override(config: Any, path: list[str], value: Any, whole: str) -> Any:
+    known = [field.name for field in dataclasses.fields(config)]
+    if path[0] not in known:
+        raise ValueError(f"unknown option {whole}; {nearest(path[0], known)}")
+    if len(path) > 1:
+        value = _override(getattr(config, path[0]), path[1:], value, whole)
+    else:
+        value = parse(get_type_hints(type(config))[path[0]], value, whole)
+    return dataclasses.replace(config, **{path[0]: value})
+
+
+def save(config: Any, path: Path) -> None:
+    path.write_text(json.dumps(to_dict(config), indent=2) + "\n", encoding="utf-8")
+
+
+def load(kind: type[C], path: Path) -> C:
+    """The config in a file; a file that is not one is a ValueError that names it."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"there is no {path.name} in {path.parent}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    return from_dict(kind, values)

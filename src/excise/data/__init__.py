@@ -1,0 +1,1 @@
+"""Documents in, labelled and tokenised rows out."""

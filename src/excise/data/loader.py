@@ -1,0 +1,101 @@
+"""Seeded batches in which step k is a function of k alone, so that resuming needs no state but the step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from excise.data.packing import Batch, Corpus, collate, cut, pack, truncate
+
+LabelMixing = Literal["rows", "micro_batches", "steps"]
+MicroBatch = list[list[int]]
+"""Rows, each a list of pieces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchConfig:
+    """How documents become steps."""
+
+    context: int = 512
+    """Pairs of input and target in a row."""
+    rows_per_step: int = 128
+    rows_per_micro_batch: int = 32
+    packing: Literal["packed", "padded"] = "packed"
+    """Several documents in a row, or one a row, truncated and padded as in the paper."""
+    label_mixing: LabelMixing = "rows"
+    """All labels in a row, one label per micro-batch, or one label per step."""
+
+    def __post_init__(self) -> None:
+        for name in ("context", "rows_per_step", "rows_per_micro_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"batch.{name}={getattr(self, name)} must be at least 1")
+        if self.rows_per_step % self.rows_per_micro_batch:
+            raise ValueError(
+                f"batch.rows_per_step={self.rows_per_step} must be a multiple of "
+                f"batch.rows_per_micro_batch={self.rows_per_micro_batch}"
+            )
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        return self.rows_per_step // self.rows_per_micro_batch
+
+
+class Loader:
+    """The steps of all epochs over one corpus."""
+
+    def __init__(self, corpus: Corpus, config: BatchConfig, seed: int) -> None:
+        self.corpus, self.config, self.seed = corpus, config, seed
+        self.pieces = (cut if config.packing == "packed" else truncate)(corpus, config.context)
+        if not len(self.pieces):
+            raise ValueError("the training split is empty: no document has two tokens")
+        self._epoch, self._steps = 0, self._plan(0)
+        self.steps_per_epoch = len(self._steps)
+        self.tokens_per_epoch = int(self.pieces.length.sum())
+
+    @property
+    def padding(self) -> float:
+        """The share of positions that hold nothing."""
+        rows = sum(len(micro_batch) for step in self._steps for micro_batch in step)
+        return 1 - self.tokens_per_epoch / (rows * self.config.context)
+
+    def step(self, number: int) -> Iterator[Batch]:
+        """The micro-batches of one step, counted from 0."""
+        epoch, within = divmod(number, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._steps = epoch, self._plan(epoch)
+        for rows in self._steps[within]:
+            yield collate(self.corpus, self.pieces, rows, self.config.context)
+
+    def _plan(self, epoch: int) -> list[list[MicroBatch]]:
+        """All steps of an epoch, each a list of micro-batches."""
+        random = np.random.default_rng([self.seed, epoch])
+        groups = [self._micro_batches(group, random) for group in self._groups()]
+        n = self.config.micro_batches_per_step
+        if self.config.label_mixing == "steps":
+            steps = [group[i : i + n] for group in groups for i in range(0, len(group), n)]
+            return [steps[i] for i in random.permutation(len(steps))]
+        all_of_them = [micro_batch for group in groups for micro_batch in group]
+        if len(groups) > 1:
+            all_of_them = [all_of_them[i] for i in random.permutation(len(all_of_them))]
+        return [all_of_them[i : i + n] for i in range(0, len(all_of_them), n)]
+
+    def _groups(self) -> list[NDArray[Any]]:
+        """Pieces that may share a row."""
+        if self.config.label_mixing == "rows":
+            return [np.arange(len(self.pieces))]
+        labels = self.corpus.document_labels()[self.pieces.document]
+        return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+
+    def _micro_batches(self, group: NDArray[Any], random: np.random.Generator) -> list[MicroBatch]:
+        rows = self._rows(random.permutation(group))
+        rows = [rows[i] for i in random.permutation(len(rows))]
+        n = self.config.rows_per_micro_batch
+        return [rows[i : i + n] for i in range(0, len(rows), n)]
+
+    def _rows(self, shuffled: NDArray[Any]) -> list[list[int]]:
+        if self.config.packing == "padded":
+            return [[int(piece)] for piece in shuffled]
+        packed = pack(self.pieces.length[shuffled], self.config.context)
+        return [[int(shuffled[i]) for i in row] for row in packed]

@@ -1,0 +1,173 @@
+"""Tokenised documents, and rows packed with them.
+
+A document of n tokens, its end-of-text token counted, is n - 1 predictions: pairs of an input and a target. A row holds
+the pairs of several documents. Attention stays inside a document and positions restart with each, so a packed row
+gives every document the loss that it has alone. No target crosses a document, and every end of text is predicted once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from excise.labels import UNLABELED_ID
+
+IGNORED = -100
+"""The target of a padded position."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents as tokens, end to end, with a label per token."""
+
+    tokens: NDArray[Any]
+    labels: NDArray[np.int8]
+    offsets: NDArray[np.int64]
+    """Where each document begins, and the end."""
+
+    @staticmethod
+    def of(documents: Sequence[Sequence[int]], labels: Sequence[int | Sequence[int]]) -> "Corpus":
+        """A corpus from token lists that close with the end-of-text token, each with one label or one per token."""
+        lengths = [len(document) for document in documents]
+        flat = [np.broadcast_to(np.asarray(label, np.int8), n) for label, n in zip(labels, lengths, strict=True)]
+        return Corpus(
+            np.concatenate([np.asarray(document, np.uint32) for document in documents] or [np.zeros(0, np.uint32)]),
+            np.concatenate(flat or [np.zeros(0, np.int8)]),
+            np.cumsum([0, *lengths], dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def n_predicted(self) -> int:
+        """Pairs of an input and a target."""
+        return int(self.offsets[-1]) - len(self)
+
+    def document_labels(self) -> NDArray[np.int8]:
+        """One label per document; a document that mixes labels is an error."""
+        first = self.labels[self.offsets[:-1]]
+        if not np.array_equal(np.repeat(first, np.diff(self.offsets)), self.labels):
+            raise ValueError("a document mixes labels, so it has no place in a batch of one label; mix labels by 'rows'")
+        return first
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Runs of pairs that stay together in a row: whole documents, or parts of a document longer than a row."""
+
+    document: NDArray[np.int64]
+    start: NDArray[np.int64]
+    """Position of the first input in the corpus."""
+    length: NDArray[np.int64]
+
+    def __getitem__(self, index: NDArray[Any]) -> "Pieces":
+        return Pieces(self.document[index], self.start[index], self.length[index])
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+
+def cut(corpus: Corpus, context: int) -> Pieces:
+    """All pairs of all documents, long documents cut into several pieces."""
+    n_pairs = np.diff(corpus.offsets) - 1
+    n_pieces = -(-n_pairs // context)
+    document = np.repeat(np.arange(len(corpus)), n_pieces)
+    nth = np.arange(len(document)) - np.repeat(np.cumsum(n_pieces) - n_pieces, n_pieces)
+    length = np.minimum(context, n_pairs[document] - nth * context)
+    return Pieces(document, corpus.offsets[document] + nth * context, length)
+
+
+def truncate(corpus: Corpus, context: int) -> Pieces:
+    """The first pairs of each document, as the paper trains on them."""
+    length = np.minimum(np.diff(corpus.offsets) - 1, context)
+    kept = np.flatnonzero(length)
+    return Pieces(kept, corpus.offsets[kept], length[kept])
+
+
+def pack(lengths: NDArray[np.int64], context: int) -> list[list[int]]:
+    """Rows of at most `context` pairs, each a list of pieces: longest piece first, into the fullest row it fits.
+
+    How many rows come out depends on the lengths alone, never on their order.
+    """
+    rows: list[list[int]] = []
+    with_room: list[list[int]] = [[] for _ in range(context + 1)]
+    rooms = 0  # bit r is set while some row has room for r more pairs
+    for piece in np.argsort(-lengths, kind="stable"):
+        n = int(lengths[piece])
+        fitting = rooms >> n
+        if fitting:
+            room = n + (fitting & -fitting).bit_length() - 1
+            row = with_room[room].pop()
+            if not with_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, row = context, len(rows)
+            rows.append([])
+        rows[row].append(int(piece))
+        if room > n:
+            with_room[room - n].append(row)
+            rooms |= 1 << (room - n)
+    return rows
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows for one forward and backward pass (tensors B T)."""
+
+    tokens: Tensor
+    targets: Tensor
+    positions: Tensor
+    documents: Tensor
+    """Equal within a document; -1 where nothing stands."""
+    labels: Tensor
+    """The label of each row's target, which is the label of its loss."""
+    label_ids: frozenset[int]
+    """The labels that occur, known without looking at the tensors."""
+    mixed_documents: bool
+    """Whether a document in it has several labels."""
+    n_predicted: int
+
+    def to(self, device: torch.device) -> "Batch":
+        moved = (
+            tensor.to(device, non_blocking=True)
+            for tensor in (self.tokens, self.targets, self.positions, self.documents, self.labels)
+        )
+        return Batch(*moved, self.label_ids, self.mixed_documents, self.n_predicted)
+
+
+def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], context: int) -> Batch:
+    """The batch of some rows, each a list of pieces."""
+    shape = (len(rows), context)
+    tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    targets, documents = np.full(shape, IGNORED, np.int64), np.full(shape, -1, np.int64)
+    labels = np.full(shape, UNLABELED_ID, np.int8)
+    label_ids: set[int] = set()
+    mixed_documents = False
+    for b, row in enumerate(rows):
+        at = 0
+        for piece in row:
+            start, n = int(pieces.start[piece]), int(pieces.length[piece])
+            here, source = slice(at, at + n), slice(start, start + n)
+            tokens[b, here] = corpus.tokens[source]
+            targets[b, here] = corpus.tokens[start + 1 : start + n + 1]
+            labels[b, here] = corpus.labels[start + 1 : start + n + 1]
+            positions[b, here] = np.arange(n)
+            documents[b, here] = piece
+            found = set(np.unique(labels[b, here]).tolist())
+            mixed_documents |= len(found) > 1
+            label_ids |= found
+            at += n
+    arrays = (torch.from_numpy(array) for array in (tokens, targets, positions, documents, labels))
+    return Batch(*arrays, frozenset(label_ids), mixed_documents, int((targets != IGNORED).sum()))
+
+
+def evaluation_batches(corpus: Corpus, context: int, rows_per_batch: int) -> list[Batch]:
+    """Every pair of a corpus once, packed."""
+    pieces = cut(corpus, context)
+    rows = pack(pieces.length, context)
+    return [collate(corpus, pieces, rows[i : i + rows_per_batch], context) for i in range(0, len(rows), rows_per_batch)]

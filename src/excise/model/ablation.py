@@ -1,0 +1,32 @@
+"""Take a module out of a trained model, the only place that does (paper, section 3.2, "Ablation").
+
+Three ways. `remove` leaves a smaller model. `zero` keeps the shape, but a
+unit that is zero on both sides gets no gradient, which hands a fine-tuning attacker dead capacity. `reinitialise` gives
+the attacker live capacity that knows nothing.
+"""
+
+from typing import Literal
+
+import torch
+
+from excise.labels import forget_part, nearest, part_of
+from excise.model.gpt import GPT
+
+Ablation = Literal["remove", "zero", "reinitialise"]
+
+
+def ablate(model: GPT, domain: str, how: Ablation = "remove", seed: int = 0) -> GPT:
+    """A copy of the model without the knowledge in one module; the model given is left alone."""
+    if domain not in model.partition.domains:
+        raise ValueError(f"the model has no module {domain!r}; {nearest(domain, model.partition.domains)}")
+    partition = model.partition.without(domain) if how == "remove" else model.partition
+    device = next(model.parameters()).device
+    ablated = GPT(model.config, partition, seed).to(device)
+    with torch.no_grad():
+        values = dict(model.named_parameters())
+        for name, parameter in ablated.named_parameters():
+            if part_of(name) != forget_part(domain):
+                parameter.copy_(values[name])
+            elif how == "zero":
+                parameter.zero_()
+    return ablated

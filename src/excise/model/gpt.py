@@ -1,0 +1,192 @@
+"""The paper's GPT (GPT-Neo family), built as a core plus removable modules.
+
+Learned positions, pre-LayerNorm, GELU, alternating global and local attention, unscaled scores, tied embeddings, and a
+bias on the logits, which the paper's parameter counts include.
+
+Shapes: B rows, T positions, D d_model, H heads present, K head size, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from excise.routing.linear import OUTPUT, routed_linear
+from excise.routing.partition import BlockPartition, Partition, Piece, Pieces, whole
+from excise.routing.route import PLAIN, Route
+from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, normal, stored
+
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig:
+    """Size of a model."""
+
+    vocabulary_size: int = 50257
+    context: int = 512
+    """Longest sequence, and number of learned positions."""
+    n_layers: int = 6
+    d_model: int = 128
+    n_heads: int = 32
+    d_mlp: int = 512
+    window: int = 256
+    """Reach of the local attention in every second block."""
+    output_bias: bool = True
+    """A bias on the logits, in the part of the embeddings."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary_size", "context", "n_layers", "d_model", "n_heads", "d_mlp", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"model.{name}={getattr(self, name)} must be at least 1")
+        if self.d_model % self.n_heads:
+            raise ValueError(f"model.d_model={self.d_model} must be a multiple of model.n_heads={self.n_heads}")
+
+    @property
+    def head_size(self) -> int:
+        return self.d_model // self.n_heads
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Who attends to whom, for blocks with global and with local attention: B 1 T S, where S is T, or 2 T where
+    documents mix labels."""
+
+    everywhere: Tensor
+    nearby: Tensor
+
+
+def attention_masks(documents: Tensor, window: int, route: Route) -> Masks:
+    """Causal masks that stay inside documents (B T numbers, equal within a document)."""
+    T = documents.shape[-1]
+    distance = torch.arange(T, device=documents.device).unsqueeze(-1) - torch.arange(T, device=documents.device)
+    inside = (documents.unsqueeze(-1) == documents.unsqueeze(-2)) & (distance >= 0)  # B T T
+    near = inside & (distance < window)
+    return Masks(_edges(inside, route).unsqueeze(1), _edges(near, route).unsqueeze(1))
+
+
+def _edges(mask: Tensor, route: Route) -> Tensor:
+    """Edges within a label go to live keys, edges between labels to the detached copies behind them."""
+    if route.same_label is None:
+        return mask
+    return torch.cat([mask & route.same_label, mask & ~route.same_label], -1)
+
+
+class Attention(nn.Module):
+    """Heads that add up through W_O."""
+
+    def __init__(self, config: GPTConfig, pieces: BlockPartition, seed: int, name: str) -> None:
+        super().__init__()
+        D, self.head_size = config.d_model, config.head_size
+        per_head = scaled(pieces.heads, 3 * self.head_size)
+        self.qkv = OutputSplit(normal(seed, f"{name}.qkv", (size(per_head), D), INITIAL_STD), None, per_head)
+        self.out = InputSplit(
+            normal(seed, f"{name}.out", (D, size(pieces.heads) * self.head_size), INITIAL_STD),
+            torch.zeros(D),
+            scaled(pieces.attention_out, self.head_size),
+            pieces.attention_bias,
+            scaled(pieces.heads, self.head_size),
+        )
+
+    def forward(self, x: Tensor, mask: Tensor, route: Route) -> Tensor:
+        B, T, _ = x.shape
+        qkv = self.qkv(x, route).view(B, T, -1, 3, self.head_size)  # B T H 3 K
+        q, k, v = qkv.permute(3, 0, 2, 1, 4)  # B H T K each
+        if route.same_label is not None:
+            k, v = torch.cat([k, k.detach()], 2), torch.cat([v, v.detach()], 2)  # B H 2T K
+        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+        return self.out(y.transpose(1, 2).reshape(B, T, -1), route)  # type: ignore[no-any-return]
+
+
+class MLP(nn.Module):
+    """Units that add up through W_2."""
+
+    def __init__(self, config: GPTConfig, pieces: BlockPartition, seed: int, name: str) -> None:
+        super().__init__()
+        D, units = config.d_model, size(pieces.units)
+        self.up = OutputSplit(normal(seed, f"{name}.up", (units, D), INITIAL_STD), torch.zeros(units), pieces.units)
+        self.down = InputSplit(
+            normal(seed, f"{name}.down", (D, units), INITIAL_STD),
+            torch.zeros(D),
+            pieces.mlp_out,
+            pieces.mlp_bias,
+            pieces.units,
+        )
+
+    def forward(self, x: Tensor, route: Route) -> Tensor:
+        return self.down(nn.functional.gelu(self.up(x, route), approximate="tanh"), route)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, config: GPTConfig, pieces: BlockPartition, norms: str, seed: int, name: str) -> None:
+        super().__init__()
+        self.norm_1 = Norm(config.d_model, norms)
+        self.attention = Attention(config, pieces, seed, f"{name}.attention")
+        self.norm_2 = Norm(config.d_model, norms)
+        self.mlp = MLP(config, pieces, seed, f"{name}.mlp")
+
+    def forward(self, x: Tensor, mask: Tensor, route: Route) -> Tensor:
+        x = x + self.attention(self.norm_1(x, route), mask, route)
+        return x + self.mlp(self.norm_2(x, route), route)  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    """A language model in parts; `route` says what each row sees and updates, nothing meaning plain training."""
+
+    def __init__(self, config: GPTConfig, partition: Partition | None = None, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.partition = partition or whole(config.n_layers, config.n_heads, config.d_mlp)
+        V, D, part = config.vocabulary_size, config.d_model, self.partition.embeddings
+        self.tokens = Embedding(normal(seed, "tokens", (V, D), INITIAL_STD), part)
+        self.positions = Embedding(normal(seed, "positions", (config.context, D), INITIAL_STD), part)
+        self.blocks = nn.ModuleList(
+            Block(config, pieces, self.partition.norms, seed, f"blocks.{i}")
+            for i, pieces in enumerate(self.partition.blocks)
+        )
+        self.norm = Norm(D, self.partition.norms)
+        self.output_bias = stored(torch.zeros(V), (Piece(part, V),)) if config.output_bias else None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        route: Route = PLAIN,
+    ) -> Tensor:
+        """Logits (B T V) of tokens (B T); a row holds one document where `documents` does not say otherwise."""
+        return self.logits(self.hidden(tokens, positions=positions, documents=documents, route=route), route)
+
+    def hidden(
+        self, tokens: Tensor, *, positions: Tensor | None = None, documents: Tensor | None = None, route: Route = PLAIN
+    ) -> Tensor:
+        """What the output head reads (B T D)."""
+        T = tokens.shape[-1]
+        if T > self.config.context:
+            raise ValueError(f"a sequence of {T} tokens is longer than the model's context={self.config.context}")
+        if positions is None:
+            positions = torch.arange(T, device=tokens.device).expand_as(tokens)
+        masks = attention_masks(torch.zeros_like(tokens) if documents is None else documents, self.config.window, route)
+        x = self.tokens(tokens, route) + self.positions(positions, route)
+        for i, block in enumerate(self.blocks):
+            x = block(x, masks.nearby if i % 2 else masks.everywhere, route)
+        return self.norm(x, route)  # type: ignore[no-any-return]
+
+    def logits(self, hidden: Tensor, route: Route = PLAIN) -> Tensor:
+        part = self.tokens.part
+        frozen = [route.freeze.get(part, False)]
+        biases = [] if self.output_bias is None else [self.output_bias[part]]
+        return routed_linear(hidden, [self.tokens.weight[part]], frozen, OUTPUT, biases, frozen if biases else [])
+
+
+def scaled(pieces: Pieces, factor: int) -> Pieces:
+    return tuple(piece.scaled(factor) for piece in pieces)
+
+
+def size(pieces: Pieces) -> int:
+    return sum(piece.size for piece in pieces)
+
+
+def n_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

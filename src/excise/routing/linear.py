@@ -1,0 +1,110 @@
+"""The masked backward: a linear layer whose weight gradients leave out the rows that may not update them.
+
+    y  = x W^T + b                  all rows, whatever their label
+    dx = g W                        the usual one
+    dW[piece] = g^T x               over the rows whose label may update that piece
+
+A matrix split by output shares x between its pieces, one split by input shares g. The shared side is the smaller one
+in a transformer, so that is where rows are masked.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from excise.routing.route import Rows
+
+OUTPUT, INPUT = 0, 1
+"""The axis along which a weight (d_out d_in) is split."""
+
+
+def stop_gradient(x: Tensor, rows: Rows) -> Tensor:
+    """The same values, through which no gradient flows back in the given rows."""
+    if rows is True:
+        return x.detach()
+    return x if rows is False else torch.where(rows, x.detach(), x)
+
+
+def hide(x: Tensor, rows: Rows) -> Tensor:
+    """Zeros in the given rows, and no gradient to what stood there."""
+    if rows is True:
+        return torch.zeros_like(x)
+    return x if rows is False else x.masked_fill(rows, 0.0)
+
+
+def routed_linear(
+    x: Tensor, weights: list[Tensor], frozen: list[Rows], axis: int, biases: list[Tensor], frozen_biases: list[Rows]
+) -> Tensor:
+    """x W^T + b with W and b in pieces, each frozen in its own rows."""
+    if len(weights) == 1 and not any(rows is not False for rows in (*frozen, *frozen_biases)):
+        return torch.nn.functional.linear(x, weights[0], _join(biases, 0) if biases else None)
+    y: Tensor = _RoutedLinear.apply(x, axis, len(weights), frozen, frozen_biases, *weights, *biases)  # type: ignore[no-untyped-call]
+    return y
+
+
+def _join(pieces: list[Tensor], axis: int) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+class _RoutedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, axis: int, n_weights: int, frozen: list[Rows], frozen_biases: list[Rows], *tensors: Tensor
+    ) -> Tensor:
+        device = x.device.type
+        # Autocast does not look inside a custom function.
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        x = x.to(dtype)
+        # The pieces are saved, not the joined matrix, which would stay alive until the backward pass.
+        ctx.save_for_backward(x, *tensors)
+        ctx.axis, ctx.n_weights, ctx.frozen, ctx.frozen_biases = axis, n_weights, frozen, frozen_biases
+        weights, biases = list(tensors[:n_weights]), list(tensors[n_weights:])
+        bias = _join(biases, 0).to(dtype) if biases else None
+        return torch.nn.functional.linear(x, _join(weights, axis).to(dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, *tensors = ctx.saved_tensors
+        weights, biases = tensors[: ctx.n_weights], tensors[ctx.n_weights :]
+        dx = g @ _join(weights, ctx.axis).to(g.dtype) if ctx.needs_input_grad[0] else None
+        split = [weight.shape[ctx.axis] for weight in weights]
+        dweights = _weight_gradients(x, g, split, ctx.axis, ctx.frozen)
+        dbiases = _bias_gradients(g, [bias.shape[0] for bias in biases], ctx.frozen_biases)
+        gradients = [
+            None if d is None else d.to(tensor.dtype)
+            for d, tensor in zip((*dweights, *dbiases), tensors, strict=True)
+        ]
+        return dx, None, None, None, None, *gradients
+
+
+def _weight_gradients(x: Tensor, g: Tensor, sizes: list[int], axis: int, frozen: list[Rows]) -> list[Tensor | None]:
+    """g^T x per piece, over the rows that may update it; None where none may."""
+    shared, parted = (x, g) if axis == OUTPUT else (g, x)
+    visible: dict[int, Tensor] = {}  # the shared side without frozen rows; pieces of one part have one mask
+    gradients: list[Tensor | None] = []
+    for part, rows in zip(parted.split(sizes, -1), frozen, strict=True):
+        if rows is True:
+            gradients.append(None)
+            continue
+        if id(rows) not in visible:
+            visible[id(rows)] = _flat(hide(shared, rows))
+        mine, others = _flat(part), visible[id(rows)]
+        gradients.append(mine.T @ others if axis == OUTPUT else others.T @ mine)
+    return gradients
+
+
+def _bias_gradients(g: Tensor, sizes: list[int], frozen: list[Rows]) -> list[Tensor | None]:
+    gradients: list[Tensor | None] = []
+    for part, rows in zip(g.split(sizes, -1) if sizes else (), frozen, strict=True):
+        if rows is True:
+            gradients.append(None)
+        elif rows is False:
+            gradients.append(_flat(part).sum(0))
+        else:
+            gradients.append((~rows).reshape(-1).to(part.dtype) @ _flat(part))
+    return gradients

@@ -1,0 +1,116 @@
+"""Layers whose parameters are stored in parts: one matrix product, separate parameters.
+
+Every parameter sits in a `ParameterDict` keyed by its part, so the last word of a parameter's name says where it
+belongs. Initial values are drawn for the full tensor from a stream named after it, so that they depend on neither the
+partition nor the rule.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from excise.routing.linear import INPUT, OUTPUT, hide, routed_linear, stop_gradient
+from excise.routing.partition import Piece, Pieces
+from excise.routing.route import Route
+
+
+def normal(seed: int, name: str, shape: tuple[int, ...], std: float) -> Tensor:
+    """Normal values for the full tensor of this name."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.randn(shape, generator=generator) * std
+
+
+def stored(full: Tensor, pieces: Pieces, axis: int = 0) -> nn.ParameterDict:
+    """A full tensor as one parameter per piece."""
+    values = full.split([piece.size for piece in pieces], axis)
+    parameters = nn.ParameterDict()  # filled one by one: given a dict, it would sort the parts
+    for piece, value in zip(pieces, values, strict=True):
+        parameters[piece.part] = nn.Parameter(value.clone())
+    return parameters
+
+
+class OutputSplit(nn.Module):
+    """W_QKV, or W_1 and b_1: each piece computes the heads or units of one part."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, pieces: Pieces) -> None:
+        super().__init__()
+        self.weight = stored(weight, pieces)
+        self.bias = None if bias is None else stored(bias, pieces)
+
+    def forward(self, x: Tensor, route: Route) -> Tensor:
+        seen = [part for part in self.weight if not route.gone(part)]
+        frozen = [route.freeze.get(part, False) for part in seen]
+        biases = [] if self.bias is None else [self.bias[part] for part in seen]
+        return routed_linear(x, [self.weight[part] for part in seen], frozen, OUTPUT, biases, frozen if biases else [])
+
+
+class InputSplit(nn.Module):
+    """W_O and b_O, or W_2 and b_2: each piece adds up heads or units of one part, and hides or detaches them."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, pieces: Pieces, bias_part: str, units: Pieces) -> None:
+        super().__init__()
+        self.weight = stored(weight, pieces, axis=1)
+        self.bias = stored(bias, (Piece(bias_part, bias.shape[0]),))
+        self.units = units
+        self.pieces = pieces
+
+    def forward(self, x: Tensor, route: Route) -> Tensor:
+        seen = [i for i, unit in enumerate(self.units) if not route.gone(unit.part)]
+        x = gate(x, tuple(self.units[i] for i in seen), route)
+        parts = [self.pieces[i].part for i in seen]
+        bias_part, bias = next(iter(self.bias.items()))
+        return routed_linear(
+            x,
+            [self.weight[part] for part in parts],
+            [route.freeze.get(part, False) for part in parts],
+            INPUT,
+            [bias],
+            [route.freeze.get(bias_part, False)],
+        )
+
+
+def gate(x: Tensor, units: Pieces, route: Route) -> Tensor:
+    """Outputs of heads or units, zero where they are hidden and constant where they are detached."""
+    if not any(unit.part in route.hide or unit.part in route.detach for unit in units):
+        return x
+    pieces = []
+    for unit, piece in zip(units, x.split([unit.size for unit in units], -1), strict=True):
+        piece = stop_gradient(piece, route.detach.get(unit.part, False))
+        pieces.append(hide(piece, route.hide.get(unit.part, False)))
+    return torch.cat(pieces, -1)
+
+
+class Norm(nn.Module):
+    """Layer norm whose gain and bias are in one part."""
+
+    def __init__(self, d_model: int, part: str) -> None:
+        super().__init__()
+        whole = (Piece(part, d_model),)
+        self.part = part
+        self.weight = stored(torch.ones(d_model), whole)
+        self.bias = stored(torch.zeros(d_model), whole)
+
+    def forward(self, x: Tensor, route: Route) -> Tensor:
+        weight, bias = self.weight[self.part], self.bias[self.part]
+        frozen = route.freeze.get(self.part, False)
+        if frozen is True:
+            weight, bias = weight.detach(), bias.detach()
+        if isinstance(frozen, bool):
+            return nn.functional.layer_norm(x, weight.shape, weight, bias)
+        x = nn.functional.layer_norm(x, weight.shape)
+        return x * stop_gradient(weight.expand_as(x), frozen) + stop_gradient(bias.expand_as(x), frozen)
+
+
+class Embedding(nn.Module):
+    """A table of vectors in one part, for looking up and, where it is tied, for the output head."""
+
+    def __init__(self, values: Tensor, part: str) -> None:
+        super().__init__()
+        self.part = part
+        self.weight = stored(values, (Piece(part, values.shape[0]),))
+
+    def forward(self, ids: Tensor, route: Route) -> Tensor:
+        vectors = nn.functional.embedding(ids, self.weight[self.part])
+        return stop_gradient(vectors, route.freeze.get(self.part, False))

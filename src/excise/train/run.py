@@ -1,0 +1,133 @@
+"""A run: its whole configuration, and the directory it lives in.
+
+    config.json            resolved; unknown keys are refused on loading
+    metrics.jsonl          a line per logged step
+    checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
+    results.json           written last of all
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from excise import config as configs
+from excise.data.dataset import DataConfig
+from excise.data.loader import BatchConfig
+from excise.model.gpt import GPT, GPTConfig
+from excise.routing.partition import partition
+from excise.routing.rules import RoutingConfig
+from excise.train.schedule import Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The optimizer and the length of a run."""
+
+    budget: Budget = field(default_factory=Budget)
+    learning_rate: float = 5e-3
+    warmup_steps: int = 100
+    beta_1: float = 0.9
+    beta_2: float = 0.95
+    weight_decay: float = 0.1
+    """On matrices and embeddings; biases and norms have none."""
+    clip_norm: float = 0.0
+    """Largest gradient norm within a part; 0 turns clipping off."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 means autocast; parameters and optimizer state stay in float32."""
+    paper_faithful_optimizer: bool = False
+    """Give frozen parts a zero gradient, under which AdamW still moves them, as in the paper's description."""
+    device: str = "auto"
+    seed: int = 0
+    log_every: int = 10
+    evaluate_every: int = 0
+    """Steps between losses before and after ablation during training; 0 means none."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints; 0 means only at the end."""
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise ValueError(f"train.learning_rate={self.learning_rate:g} must be above 0")
+        if self.log_every < 1:
+            raise ValueError(f"train.log_every={self.log_every} must be at least 1")
+        for name in ("warmup_steps", "evaluate_every", "checkpoint_every", "clip_norm"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"train.{name}={getattr(self, name)} cannot be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides the outcome of a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: GPTConfig = field(default_factory=GPTConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        if self.batch.context > self.model.context:
+            raise ValueError(
+                f"batch.context={self.batch.context} is longer than the model's; "
+                f"set it to at most model.context={self.model.context}"
+            )
+        partition(self.routing, n_layers=self.model.n_layers, n_heads=self.model.n_heads, d_mlp=self.model.d_mlp)
+
+
+def build_model(run: RunConfig) -> GPT:
+    """The untrained model of a run."""
+    model = run.model
+    parts = partition(run.routing, n_layers=model.n_layers, n_heads=model.n_heads, d_mlp=model.d_mlp)
+    return GPT(model, parts, run.train.seed)
+
+
+class RunDirectory:
+    """The files of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.results_file = path / "results.json"
+
+    def open_for(self, run: RunConfig) -> None:
+        """Create the directory, or check that it belongs to this very configuration."""
+        if self.config_file.exists():
+            if self.config() != run:
+                raise ValueError(
+                    f"{self.path} belongs to another configuration "
+                    f"({_differences(configs.to_dict(self.config()), configs.to_dict(run))}); choose another directory"
+                )
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise ValueError(f"{self.path} is not empty and holds no run; choose another directory")
+        else:
+            self.path.mkdir(parents=True, exist_ok=True)
+            configs.save(run, self.config_file)
+
+    def config(self) -> RunConfig:
+        return configs.load(RunConfig, self.config_file)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        if not self.metrics_file.exists():
+            return []
+        return [json.loads(line) for line in self.metrics_file.read_text(encoding="utf-8").splitlines()]
+
+    def keep_metrics_until(self, step: int) -> None:
+        """Drop what a run that was interrupted wrote after the checkpoint it resumes from."""
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        self.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+
+    def log(self, record: dict[str, Any]) -> None:
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def _differences(mine: dict[str, Any], theirs: dict[str, Any], where: str = "") -> str:
+    found = []
+    for name, value in mine.items():
+        if isinstance(value, dict):
+            found.append(_differences(value, theirs[name], f"{where}{name}."))
+        elif value != theirs[name]:
+            found.append(f"{where}{name} is {value} there and {theirs[name]} here")
+    return ", ".join(text for text in found if text)

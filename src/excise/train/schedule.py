@@ -1,0 +1,48 @@
+"""How long a run trains, and at which rate."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from excise.data.loader import Loader
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The length of a run: passes over its data, optimizer steps, or predicted tokens."""
+
+    unit: Literal["epochs", "steps", "tokens"] = "epochs"
+    amount: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.amount <= 0:
+            raise ValueError(f"a budget of {self.amount:g} {self.unit} is no training; set budget.amount above 0")
+
+    def n_steps(self, loader: Loader) -> int:
+        """Optimizer steps, rounded up."""
+        per_step = {
+            "epochs": 1 / loader.steps_per_epoch,
+            "steps": 1.0,
+            "tokens": loader.tokens_per_epoch / loader.steps_per_epoch,
+        }
+        return math.ceil(round(self.amount / per_step[self.unit], 6))
+
+
+def epochs(amount: float) -> Budget:
+    return Budget(unit="epochs", amount=amount)
+
+
+def steps(amount: float) -> Budget:
+    return Budget(unit="steps", amount=amount)
+
+
+def tokens(amount: float) -> Budget:
+    return Budget(unit="tokens", amount=amount)
+
+
+def learning_rate(step: int, n_steps: int, *, peak: float, warmup_steps: int) -> float:
+    """Linear warm-up, then a cosine to zero; steps count from 0."""
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    done = (step - warmup_steps) / max(1, n_steps - warmup_steps)
+    return peak * 0.5 * (1 + math.cos(math.pi * done))

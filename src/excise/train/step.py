@@ -1,0 +1,108 @@
+"""One optimizer step: the routed loss of its micro-batches, and which parameters it may move."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from excise.data.packing import IGNORED, Batch
+from excise.labels import FIRST_DOMAIN_ID, part_of, parts_of
+from excise.model.gpt import GPT
+from excise.routing.route import Route, mixed_route, single_route
+from excise.routing.rules import Effect, RoutingConfig
+
+
+def route_of(batch: Batch, effects: Sequence[Effect]) -> Route:
+    """The route of a batch; where all its rows have one label, the one without masks."""
+    if len(batch.label_ids) == 1:
+        return single_route(effects[next(iter(batch.label_ids))])
+    if not any(effect != Effect() for effect in effects):
+        return Route()
+    return mixed_route(effects, batch.labels, mixed_documents=batch.mixed_documents)
+
+
+def token_losses(model: GPT, batch: Batch, route: Route) -> Tensor:
+    """The loss of each row (B T), zero where nothing is predicted."""
+    logits = model(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
+    flat = nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return flat.view_as(batch.targets)
+
+
+def routed_loss(model: GPT, batch: Batch, routing: RoutingConfig) -> tuple[Tensor, Tensor]:
+    """The weighted sum of the losses of a batch, for the backward pass, and the plain sum, for people."""
+    losses = token_losses(model, batch, route_of(batch, routing.effects))
+    plain = losses.detach().sum()
+    if routing.forget_weight == 1.0:
+        return losses.sum(), plain
+    weight = torch.where(batch.labels >= FIRST_DOMAIN_ID, routing.forget_weight, 1.0)
+    return (losses * weight).sum(), plain
+
+
+def touched_parts(label_ids: Iterable[int], routing: RoutingConfig) -> frozenset[str]:
+    """Parts that data of these labels may update."""
+    everything = frozenset(parts_of(routing.modules))
+    return frozenset().union(*(everything - routing.effects[label].still for label in label_ids))
+
+
+def hold_still(model: nn.Module, touched: frozenset[str], *, zero_instead: bool = False) -> None:
+    """Keep the optimizer away from parts that nothing in the step may update.
+
+    A zero gradient still moves a weight under AdamW, through its moments and its decay; no gradient does not. So an
+    untouched part has none. In a touched part all have one, so that a step does not depend on which path computed it.
+    """
+    for name, parameter in model.named_parameters():
+        if part_of(name) not in touched and not zero_instead:
+            parameter.grad = None
+        elif part_of(name) not in touched or parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+
+
+def clip_by_part(model: nn.Module, largest: float) -> None:
+    """Scale gradients so that their norm within each part is at most `largest`.
+
+    Per part, so that forget data cannot shrink the update of retain parameters.
+    """
+    by_part: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            by_part.setdefault(part_of(name), []).append(parameter)
+    for parameters in by_part.values():
+        nn.utils.clip_grad_norm_(parameters, largest)
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """The loss of one step: a sum over its predicted tokens, and their number."""
+
+    total: Tensor
+    n_predicted: int
+
+    @property
+    def mean(self) -> float:
+        return float(self.total) / self.n_predicted
+
+
+def accumulate(
+    model: GPT,
+    batches: Sequence[Batch],
+    routing: RoutingConfig,
+    autocast: AbstractContextManager[None] | None = None,
+    *,
+    zero_instead: bool = False,
+) -> StepLoss:
+    """Leave the gradients of a whole step in the model, divided once by its number of predicted tokens."""
+    model.zero_grad(set_to_none=True)
+    n_predicted = sum(batch.n_predicted for batch in batches)
+    total = torch.zeros((), device=batches[0].tokens.device)
+    for batch in batches:
+        with autocast or nullcontext():
+            weighted, plain = routed_loss(model, batch, routing)
+        (weighted / n_predicted).backward()  # type: ignore[no-untyped-call]
+        total += plain
+    touched = touched_parts(frozenset().union(*(batch.label_ids for batch in batches)), routing)
+    hold_still(model, touched, zero_instead=zero_instead)
+    return StepLoss(total, n_predicted)

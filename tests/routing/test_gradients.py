@@ -1,0 +1,159 @@
+"""The heart: gradients of mixed batches against a naive reference, for every rule."""
+
+import pytest
+import torch
+
+from excise.labels import UNLABELED_ID, forget_part, label_names, part_of
+from excise.routing.route import PLAIN, mixed_route, single_route
+from excise.train.step import accumulate, route_of, token_losses, touched_parts
+from tests.reference import naive_gradients
+from tests.small import ROUTED_RULES, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
+
+
+def assert_gradients_equal(model, reference):
+    for name, parameter in model.named_parameters():
+        expected = reference[name]
+        if parameter.grad is None:
+            assert not expected.any(), f"{name} got no gradient"
+        else:
+            error = (parameter.grad - expected).norm() / (expected.norm() + 1e-12)
+            assert error < 1e-5, f"{name}: relative error {error:.1e}"
+
+
+def variants(rule):
+    embeddings = ("joint",) if rule == "sgtm_joint_embeddings" else ("joint", "retain")
+    return [(rule, part, norms) for part, norms in zip(embeddings, ("joint", "retain"), strict=False)]
+
+
+CASES = [case for rule in ROUTED_RULES for case in variants(rule)]
+
+
+@pytest.mark.parametrize("n_domains", [1, 3])
+@pytest.mark.parametrize(("rule", "embeddings", "norms"), CASES)
+def test_mixed_batch_is_one_backward_per_label(rule, embeddings, norms, n_domains):
+    heads = 2 if n_domains == 1 else 1
+    routing = routing_for(
+        rule, n_domains, embeddings=embeddings, norms=norms, forget_weight=0.3, forget_heads=heads, layers=(0, 2)
+    )
+    model = small_model(routing)
+    documents, labels = documents_of_all_labels(routing)
+    batch = batch_of(documents, labels)
+    assert any(len(row.unique()) > 2 for row in batch.labels), "rows should hold documents of several labels"
+    reference = naive_gradients(model, documents, labels, routing)
+    accumulate(model, [batch], routing)
+    assert_gradients_equal(model, reference)
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+@pytest.mark.parametrize("embeddings", ["joint", "retain"])
+def test_micro_batch_of_one_label_equals_the_masked_path(rule, embeddings):
+    if rule == "sgtm_joint_embeddings" and embeddings == "retain":
+        pytest.skip("the rule is about joint embeddings")
+    routing = routing_for(rule, 2, embeddings=embeddings, norms=embeddings)
+    documents = random_documents(6)
+    for label, effect in enumerate(routing.effects):
+        batch = batch_of(documents, [[label] * len(document) for document in documents])
+        one, other = small_model(routing), small_model(routing)
+        token_losses(one, batch, single_route(effect)).sum().backward()
+        token_losses(other, batch, mixed_route(routing.effects, batch.labels)).sum().backward()
+        for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
+            if a.grad is None:
+                assert b.grad is None or not b.grad.any(), name
+            else:
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-5 * float(b.grad.norm()))
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+def test_forget_data_gives_theta_retain_no_gradient(rule):
+    routing = routing_for(rule, 2, embeddings="joint")
+    model = small_model(routing)
+    documents, labels = documents_of_all_labels(routing)
+    batch = batch_of(documents, labels)
+    losses = token_losses(model, batch, route_of(batch, routing.effects))
+    losses[batch.labels >= 2].sum().backward()
+    for name, parameter in model.named_parameters():
+        if part_of(name) == "retain":
+            assert not parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+def test_retain_data_gives_theta_forget_no_gradient(rule):
+    routing = routing_for(rule, 2)
+    model = small_model(routing)
+    documents, labels = documents_of_all_labels(routing)
+    batch = batch_of(documents, labels)
+    losses = token_losses(model, batch, route_of(batch, routing.effects))
+    losses[batch.labels == 1].sum().backward()
+    for name, parameter in model.named_parameters():
+        if part_of(name).startswith("forget/"):
+            assert not parameter.grad.any(), name
+
+
+def documents_with_labels_inside(routing):
+    documents = random_documents(8, longest=16)
+    generator = torch.Generator().manual_seed(5)
+    n_labels = len(label_names(routing.domains))
+    return documents, [torch.randint(0, n_labels, (len(d),), generator=generator).tolist() for d in documents]
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+@pytest.mark.parametrize("n_domains", [1, 3])
+def test_labels_inside_documents_are_one_backward_per_label(rule, n_domains):
+    routing = routing_for(rule, n_domains, forget_heads=2 if n_domains == 1 else 1)
+    model = small_model(routing)
+    documents, labels = documents_with_labels_inside(routing)
+    reference = naive_gradients(model, documents, labels, routing)
+    batch = batch_of(documents, labels)
+    assert batch.mixed_documents
+    accumulate(model, [batch], routing)
+    assert_gradients_equal(model, reference)
+
+
+def test_a_forget_token_leaks_nothing_through_other_tokens_of_its_document():
+    routing = routing_for("sgtm", embeddings="retain", norms="retain")
+    model = small_model(routing)
+    documents, labels = documents_with_labels_inside(routing)
+    batch = batch_of(documents, labels)
+    losses = token_losses(model, batch, route_of(batch, routing.effects))
+    losses[batch.labels == 2].sum().backward()
+    for name, parameter in model.named_parameters():
+        if part_of(name) == "retain":
+            assert not parameter.grad.any(), name
+        elif part_of(name) == forget_part("spanish"):
+            assert parameter.grad.any(), name
+
+
+def test_labels_inside_a_document_leave_the_forward_pass_as_it_is():
+    routing = routing_for("none")
+    model = small_model(routing)
+    documents, labels = documents_with_labels_inside(routing)
+    routed = batch_of(documents, labels)
+    plain = batch_of(documents, [[UNLABELED_ID] * len(document) for document in documents])
+    sgtm = routing_for("sgtm").effects[0]
+    stopped = token_losses(model, routed, mixed_route([sgtm] * 3, routed.labels, mixed_documents=True))
+    torch.testing.assert_close(stopped, token_losses(model, plain, PLAIN), rtol=1e-5, atol=1e-6)
+
+
+def test_touched_parts_are_what_the_labels_may_update():
+    routing = routing_for("sgtm", 2)
+    assert touched_parts({0}, routing) == {"retain", "joint", "forget/spanish", "forget/biology"}
+    assert touched_parts({1}, routing) == {"retain", "joint"}
+    assert touched_parts({2}, routing) == {"joint", "forget/spanish"}
+    assert touched_parts({2, 3}, routing) == {"joint", "forget/spanish", "forget/biology"}
+    assert touched_parts({1, 3}, routing) == {"retain", "joint", "forget/biology"}
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+def test_untouched_parts_have_no_gradient_and_touched_parts_have_one(rule):
+    routing = routing_for(rule, 2)
+    documents = random_documents(6)
+    for label in range(1, 4):
+        model = small_model(routing)
+        batch = batch_of(documents, [[label] * len(document) for document in documents])
+        accumulate(model, [batch], routing)
+        touched = touched_parts({label}, routing)
+        for name, parameter in model.named_parameters():
+            if part_of(name) not in touched:
+                assert parameter.grad is None, name
+            else:
+                assert parameter.grad is not None, name

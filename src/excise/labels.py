@@ -34,7 +34,9 @@ def check_domains(domains: Sequence[str]) -> None:
     """Domains become file names and parameter names, and must not be mistaken for labels."""
     for domain in domains:
         if not re.fullmatch(r"[a-z][a-z0-9_-]*", domain):
-            raise ValueError(f"domain {domain!r} must be lower-case letters, digits, '-' or '_', starting with a letter")
+            raise ValueError(
+                f"domain {domain!r} must be lower-case letters, digits, '-' or '_', starting with a letter"
+            )
         if domain in (UNLABELED, RETAIN, JOINT):
             raise ValueError(f"a domain cannot be called {domain!r}, which is a label or part of its own")
     if len(set(domains)) != len(domains):

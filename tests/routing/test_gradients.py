@@ -5,7 +5,7 @@ import torch
 
 from excise.labels import UNLABELED_ID, forget_part, label_names, part_of
 from excise.routing.route import PLAIN, mixed_route, single_route
-from excise.train.step import accumulate, route_of, token_losses, touched_parts
+from excise.train.step import accumulate, route_of, routed_losses, touched_parts
 from tests.reference import naive_gradients
 from tests.small import ROUTED_RULES, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
 
@@ -18,6 +18,13 @@ def assert_gradients_equal(model, reference):
         else:
             error = (parameter.grad - expected).norm() / (expected.norm() + 1e-12)
             assert error < 1e-5, f"{name}: relative error {error:.1e}"
+
+
+def backward_from(model, batch, route, rows=None):
+    """Gradients of the summed losses of some rows, or of all."""
+    weights = torch.ones(batch.targets.shape) if rows is None else rows.float()
+    loss, _ = routed_losses(model, batch, route, weights)
+    loss.backward()
 
 
 def variants(rule):
@@ -54,8 +61,8 @@ def test_micro_batch_of_one_label_equals_the_masked_path(rule, embeddings):
     for label, effect in enumerate(routing.effects):
         batch = batch_of(documents, [[label] * len(document) for document in documents])
         one, other = small_model(routing), small_model(routing)
-        token_losses(one, batch, single_route(effect)).sum().backward()
-        token_losses(other, batch, mixed_route(routing.effects, batch.labels)).sum().backward()
+        backward_from(one, batch, single_route(effect))
+        backward_from(other, batch, mixed_route(routing.effects, batch.labels))
         for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
             if a.grad is None:
                 assert b.grad is None or not b.grad.any(), name
@@ -69,8 +76,7 @@ def test_forget_data_gives_theta_retain_no_gradient(rule):
     model = small_model(routing)
     documents, labels = documents_of_all_labels(routing)
     batch = batch_of(documents, labels)
-    losses = token_losses(model, batch, route_of(batch, routing.effects))
-    losses[batch.labels >= 2].sum().backward()
+    backward_from(model, batch, route_of(batch, routing.effects), batch.labels >= 2)
     for name, parameter in model.named_parameters():
         if part_of(name) == "retain":
             assert not parameter.grad.any(), name
@@ -82,8 +88,7 @@ def test_retain_data_gives_theta_forget_no_gradient(rule):
     model = small_model(routing)
     documents, labels = documents_of_all_labels(routing)
     batch = batch_of(documents, labels)
-    losses = token_losses(model, batch, route_of(batch, routing.effects))
-    losses[batch.labels == 1].sum().backward()
+    backward_from(model, batch, route_of(batch, routing.effects), batch.labels == 1)
     for name, parameter in model.named_parameters():
         if part_of(name).startswith("forget/"):
             assert not parameter.grad.any(), name
@@ -114,8 +119,7 @@ def test_a_forget_token_leaks_nothing_through_other_tokens_of_its_document():
     model = small_model(routing)
     documents, labels = documents_with_labels_inside(routing)
     batch = batch_of(documents, labels)
-    losses = token_losses(model, batch, route_of(batch, routing.effects))
-    losses[batch.labels == 2].sum().backward()
+    backward_from(model, batch, route_of(batch, routing.effects), batch.labels == 2)
     for name, parameter in model.named_parameters():
         if part_of(name) == "retain":
             assert not parameter.grad.any(), name
@@ -130,8 +134,10 @@ def test_labels_inside_a_document_leave_the_forward_pass_as_it_is():
     routed = batch_of(documents, labels)
     plain = batch_of(documents, [[UNLABELED_ID] * len(document) for document in documents])
     sgtm = routing_for("sgtm").effects[0]
-    stopped = token_losses(model, routed, mixed_route([sgtm] * 3, routed.labels, mixed_documents=True))
-    torch.testing.assert_close(stopped, token_losses(model, plain, PLAIN), rtol=1e-5, atol=1e-6)
+    ones = torch.ones(plain.targets.shape)
+    _, stopped = routed_losses(model, routed, mixed_route([sgtm] * 3, routed.labels, mixed_documents=True), ones)
+    _, expected = routed_losses(model, plain, PLAIN, ones)
+    torch.testing.assert_close(stopped, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_touched_parts_are_what_the_labels_may_update():

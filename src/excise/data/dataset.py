@@ -118,7 +118,9 @@ def _check_domains_seen(documents: Sequence[Document], domains: Sequence[str]) -
     for domain in domains:
         if not any(domain in (document.label, document.category) for document in documents):
             seen = sorted({document.category for document in documents})
-            raise ValueError(f"domain {domain!r} is never seen in the training data, whose categories are {', '.join(seen)}")
+            raise ValueError(
+                f"domain {domain!r} is never seen in the training data, whose categories are {', '.join(seen)}"
+            )
 
 
 def _sets(documents: Sequence[Document], domains: Sequence[str]) -> dict[str, list[Document]]:

@@ -21,8 +21,8 @@ class Document:
 
 def read_jsonl(path: Path) -> Iterator[Document]:
     """Documents of a .jsonl or .jsonl.gz file with fields `text`, `category` and, where it is known, `label`."""
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             yield _document(line, f"{path.name}:{number}")
 

@@ -6,13 +6,13 @@ gives every document the loss that it has alone. No target crosses a document, a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, is_tensor
 
 from excise.labels import UNLABELED_ID
 
@@ -52,7 +52,9 @@ class Corpus:
         """One label per document; a document that mixes labels is an error."""
         first = self.labels[self.offsets[:-1]]
         if not np.array_equal(np.repeat(first, np.diff(self.offsets)), self.labels):
-            raise ValueError("a document mixes labels, so it has no place in a batch of one label; mix labels by 'rows'")
+            raise ValueError(
+                "a document mixes labels, so it has no place in a batch of one label; mix labels by 'rows'"
+            )
         return first
 
 
@@ -133,11 +135,8 @@ class Batch:
     n_predicted: int
 
     def to(self, device: torch.device) -> "Batch":
-        moved = (
-            tensor.to(device, non_blocking=True)
-            for tensor in (self.tokens, self.targets, self.positions, self.documents, self.labels)
-        )
-        return Batch(*moved, self.label_ids, self.mixed_documents, self.n_predicted)
+        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if is_tensor(value)}
+        return replace(self, **moved)
 
 
 def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], context: int) -> Batch:
@@ -162,8 +161,16 @@ def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], conte
             mixed_documents |= len(found) > 1
             label_ids |= found
             at += n
-    arrays = (torch.from_numpy(array) for array in (tokens, targets, positions, documents, labels))
-    return Batch(*arrays, frozenset(label_ids), mixed_documents, int((targets != IGNORED).sum()))
+    return Batch(
+        tokens=torch.from_numpy(tokens),
+        targets=torch.from_numpy(targets),
+        positions=torch.from_numpy(positions),
+        documents=torch.from_numpy(documents),
+        labels=torch.from_numpy(labels),
+        label_ids=frozenset(label_ids),
+        mixed_documents=mixed_documents,
+        n_predicted=int((targets != IGNORED).sum()),
+    )
 
 
 def evaluation_batches(corpus: Corpus, context: int, rows_per_batch: int) -> list[Batch]:

@@ -7,11 +7,13 @@ tests and the docs. All text is ours; the plots and words are in `story/`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Literal, get_args
 
-from excise.data.story.plots import draft, pick, plots
+from excise.data.story.plots import Plot, draft, plots
 
 Split = Literal["train", "test"]
 TEST_SHARE = 0.1
@@ -31,12 +33,25 @@ def stories(n: int, *, seed: int, split: Split) -> list[Story]:
         raise ValueError(f"split={split!r} is not a part of the stories; use one of {', '.join(get_args(Split))}")
     rng = Random(f"stories {seed}")
     told: dict[str, Story] = {}
-    while len(told) < n:
-        story = draft(pick(rng, plots()), rng)
+    for plot in islice(_plots_in_turn(rng), n):
+        story = _tell(plot, rng, split, told)
+        told[story.english] = story
+    return list(told.values())
+
+
+def _plots_in_turn(rng: Random) -> Iterator[Plot]:
+    """Plots in random order, each told once before any is told again, so that neighbours differ."""
+    while True:
+        yield from sorted(plots(), key=lambda _: rng.random())
+
+
+def _tell(plot: Plot, rng: Random, split: Split, told: Container[str]) -> Story:
+    """A story of the plot that belongs to the split and is not yet told."""
+    while True:
+        story = draft(plot, rng)
         english = story.english()
         if split_of(english) == split and english not in told:
-            told[english] = Story(english, story.spanish())
-    return list(told.values())
+            return Story(english, story.spanish())
 
 
 def split_of(english: str) -> Split:

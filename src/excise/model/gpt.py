@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from excise.routing.head import head_losses
 from excise.routing.linear import OUTPUT, routed_linear
 from excise.routing.partition import BlockPartition, Partition, Piece, Pieces, whole
-from excise.routing.route import PLAIN, Route
+from excise.routing.route import PLAIN, Route, Rows
 from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, normal, stored
 
 INITIAL_STD = 0.02
@@ -174,10 +175,23 @@ class GPT(nn.Module):
         return self.norm(x, route)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor, route: Route = PLAIN) -> Tensor:
+        """The tied output head (B T V)."""
+        weight, bias, frozen = self._head(route)
+        biases = [] if bias is None else [bias]
+        return routed_linear(hidden, [weight], [frozen], OUTPUT, biases, [frozen] * len(biases))
+
+    def losses(self, hidden: Tensor, targets: Tensor, weights: Tensor, route: Route = PLAIN) -> tuple[Tensor, Tensor]:
+        """The weighted sum of the losses of all rows, for the backward pass, and each row's loss (B T).
+
+        Equal to the cross-entropy of the logits, without ever holding all of them.
+        """
+        weight, bias, frozen = self._head(route)
+        return head_losses(hidden, weight, bias, targets, weights, frozen)
+
+    def _head(self, route: Route) -> tuple[Tensor, Tensor | None, Rows]:
         part = self.tokens.part
-        frozen = [route.freeze.get(part, False)]
-        biases = [] if self.output_bias is None else [self.output_bias[part]]
-        return routed_linear(hidden, [self.tokens.weight[part]], frozen, OUTPUT, biases, frozen if biases else [])
+        bias = None if self.output_bias is None else self.output_bias[part]
+        return self.tokens.weight[part], bias, route.freeze.get(part, False)
 
 
 def scaled(pieces: Pieces, factor: int) -> Pieces:

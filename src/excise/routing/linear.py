@@ -68,7 +68,7 @@ class _RoutedLinear(torch.autograd.Function):
         return torch.nn.functional.linear(x, _join(weights, axis).to(dtype), bias)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, *tensors = ctx.saved_tensors
         weights, biases = tensors[: ctx.n_weights], tensors[ctx.n_weights :]
         dx = g @ _join(weights, ctx.axis).to(g.dtype) if ctx.needs_input_grad[0] else None
@@ -76,8 +76,7 @@ class _RoutedLinear(torch.autograd.Function):
         dweights = _weight_gradients(x, g, split, ctx.axis, ctx.frozen)
         dbiases = _bias_gradients(g, [bias.shape[0] for bias in biases], ctx.frozen_biases)
         gradients = [
-            None if d is None else d.to(tensor.dtype)
-            for d, tensor in zip((*dweights, *dbiases), tensors, strict=True)
+            None if d is None else d.to(tensor.dtype) for d, tensor in zip((*dweights, *dbiases), tensors, strict=True)
         ]
         return dx, None, None, None, None, *gradients
 
@@ -87,7 +86,7 @@ def _weight_gradients(x: Tensor, g: Tensor, sizes: list[int], axis: int, frozen:
     shared, parted = (x, g) if axis == OUTPUT else (g, x)
     visible: dict[int, Tensor] = {}  # the shared side without frozen rows; pieces of one part have one mask
     gradients: list[Tensor | None] = []
-    for part, rows in zip(parted.split(sizes, -1), frozen, strict=True):
+    for part, rows in zip(parted.split_with_sizes(sizes, -1), frozen, strict=True):
         if rows is True:
             gradients.append(None)
             continue
@@ -100,7 +99,7 @@ def _weight_gradients(x: Tensor, g: Tensor, sizes: list[int], axis: int, frozen:
 
 def _bias_gradients(g: Tensor, sizes: list[int], frozen: list[Rows]) -> list[Tensor | None]:
     gradients: list[Tensor | None] = []
-    for part, rows in zip(g.split(sizes, -1) if sizes else (), frozen, strict=True):
+    for part, rows in zip(g.split_with_sizes(sizes, -1) if sizes else (), frozen, strict=True):
         if rows is True:
             gradients.append(None)
         elif rows is False:

@@ -36,7 +36,10 @@ PLAIN = Route()
 
 def single_route(effect: Effect) -> Route:
     """The route of a micro-batch whose rows all have one label: no masks, and less work than plain training."""
-    return Route(*(dict.fromkeys(sorted(parts), True) for parts in (effect.hide, effect.detach, effect.freeze)))
+    def all_rows(parts: frozenset[str]) -> dict[str, Rows]:
+        return dict.fromkeys(sorted(parts), True)
+
+    return Route(all_rows(effect.hide), all_rows(effect.detach), all_rows(effect.freeze))
 
 
 def mixed_route(effects: Sequence[Effect], labels: Tensor, *, mixed_documents: bool = False) -> Route:

@@ -87,9 +87,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "sgtm_joint_down_projection": Rule(SGTM_EFFECTS, joint=frozenset({MLP_OUT})),
     "sgtm_joint_embeddings": Rule(SGTM_EFFECTS, joint=frozenset({MLP_OUT}), joint_embeddings=True),
-    "gradient_routing": Rule(
-        GRADIENT_ROUTING_EFFECTS, joint=frozenset({ATTENTION_OUT, MLP_OUT}), other_layers=JOINT
-    ),
+    "gradient_routing": Rule(GRADIENT_ROUTING_EFFECTS, joint=frozenset({ATTENTION_OUT, MLP_OUT}), other_layers=JOINT),
     "activation_masking": Rule(ACTIVATION_MASKING_EFFECTS, joint=frozenset({ATTENTION_OUT, MLP_OUT})),
     "none": Rule(NO_EFFECTS, joint=BLOCK, other_layers=JOINT, has_modules=False),
 }

@@ -24,7 +24,7 @@ def normal(seed: int, name: str, shape: tuple[int, ...], std: float) -> Tensor:
 
 def stored(full: Tensor, pieces: Pieces, axis: int = 0) -> nn.ParameterDict:
     """A full tensor as one parameter per piece."""
-    values = full.split([piece.size for piece in pieces], axis)
+    values = full.split_with_sizes([piece.size for piece in pieces], axis)
     parameters = nn.ParameterDict()  # filled one by one: given a dict, it would sort the parts
     for piece, value in zip(pieces, values, strict=True):
         parameters[piece.part] = nn.Parameter(value.clone())
@@ -76,7 +76,7 @@ def gate(x: Tensor, units: Pieces, route: Route) -> Tensor:
     if not any(unit.part in route.hide or unit.part in route.detach for unit in units):
         return x
     pieces = []
-    for unit, piece in zip(units, x.split([unit.size for unit in units], -1), strict=True):
+    for unit, piece in zip(units, x.split_with_sizes([unit.size for unit in units], -1), strict=True):
         piece = stop_gradient(piece, route.detach.get(unit.part, False))
         pieces.append(hide(piece, route.hide.get(unit.part, False)))
     return torch.cat(pieces, -1)

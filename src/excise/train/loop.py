@@ -60,9 +60,7 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta_1, config.beta_2), fused=True)
 
 
-def train(
-    run: RunConfig, data: Data, directory: Path | None = None, listeners: Sequence[Listener] = ()
-) -> GPT:
+def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: Sequence[Listener] = ()) -> GPT:
     """Train a run to the end of its budget and return its model.
 
     With a directory, the run is written there, goes on from its last checkpoint, and is only loaded when it is done.

@@ -1,9 +1,9 @@
 """A run: its whole configuration, and the directory it lives in.
 
-    config.json            resolved; unknown keys are refused on loading
-    metrics.jsonl          a line per logged step
-    checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
-    results.json           written last of all
+config.json            resolved; unknown keys are refused on loading
+metrics.jsonl          a line per logged step
+checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
+results.json           written last of all
 """
 
 import json

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from excise.data.packing import IGNORED, Batch
+from excise.data.packing import Batch
 from excise.labels import FIRST_DOMAIN_ID, part_of, parts_of
 from excise.model.gpt import GPT
 from excise.routing.route import Route, mixed_route, single_route
@@ -23,23 +23,15 @@ def route_of(batch: Batch, effects: Sequence[Effect]) -> Route:
     return mixed_route(effects, batch.labels, mixed_documents=batch.mixed_documents)
 
 
-def token_losses(model: GPT, batch: Batch, route: Route) -> Tensor:
-    """The loss of each row (B T), zero where nothing is predicted."""
-    logits = model(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
-    flat = nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORED, reduction="none"
-    )
-    return flat.view_as(batch.targets)
+def routed_losses(model: GPT, batch: Batch, route: Route, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The weighted sum of the losses of a batch, for the backward pass, and each row's loss (B T)."""
+    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
+    return model.losses(hidden, batch.targets, weights, route)
 
 
-def routed_loss(model: GPT, batch: Batch, routing: RoutingConfig) -> tuple[Tensor, Tensor]:
-    """The weighted sum of the losses of a batch, for the backward pass, and the plain sum, for people."""
-    losses = token_losses(model, batch, route_of(batch, routing.effects))
-    plain = losses.detach().sum()
-    if routing.forget_weight == 1.0:
-        return losses.sum(), plain
-    weight = torch.where(batch.labels >= FIRST_DOMAIN_ID, routing.forget_weight, 1.0)
-    return (losses * weight).sum(), plain
+def loss_weights(batch: Batch, forget_weight: float) -> Tensor:
+    """The weight of each row's loss (B T)."""
+    return torch.where(batch.labels >= FIRST_DOMAIN_ID, forget_weight, 1.0)
 
 
 def touched_parts(label_ids: Iterable[int], routing: RoutingConfig) -> frozenset[str]:
@@ -100,9 +92,10 @@ def accumulate(
     total = torch.zeros((), device=batches[0].tokens.device)
     for batch in batches:
         with autocast or nullcontext():
-            weighted, plain = routed_loss(model, batch, routing)
-        (weighted / n_predicted).backward()  # type: ignore[no-untyped-call]
-        total += plain
+            weights = loss_weights(batch, routing.forget_weight) / n_predicted
+            loss, losses = routed_losses(model, batch, route_of(batch, routing.effects), weights)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += losses.sum()
     touched = touched_parts(frozenset().union(*(batch.label_ids for batch in batches)), routing)
     hold_still(model, touched, zero_instead=zero_instead)
     return StepLoss(total, n_predicted)

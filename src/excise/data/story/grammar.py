@@ -77,8 +77,14 @@ def spanish_articles(noun: str) -> tuple[str, dict[str, str], bool]:
         "al": f"al {bare}" if article == "el" else f"a la {bare}",
         "del": f"del {bare}" if article == "el" else f"de la {bare}",
         "en": f"en {article} {bare}",
+        "por": f"por {article} {bare}",
     }
     return bare, with_capitals(forms), feminine
+
+
+def together(words: list[Word]) -> Word:
+    """A group, which is feminine in Spanish only if everybody in it is."""
+    return Word(" ".join(word.text for word in words), {}, all(word.feminine for word in words))
 
 
 def rows(table: str) -> list[list[tuple[str, str]]]:
@@ -92,12 +98,30 @@ def _sides(cell: str) -> tuple[str, str]:
     return english.strip(), spanish.strip()
 
 
-def people(names: str, *, feminine: bool) -> Entries:
-    """Children, whose names are the same in both languages."""
-    return tuple(
-        Entry(english_person(name, feminine=feminine), Word(name, {"a": f"a {name}", "de": f"de {name}"}, feminine))
-        for name in names.split()
-    )
+def girls(names: str) -> Entries:
+    """Girls, or female animals, whose names are the same in both languages."""
+    return tuple(_named_person(name, feminine=True) for name in names.split())
+
+
+def boys(names: str) -> Entries:
+    """Boys, or male animals, whose names are the same in both languages."""
+    return tuple(_named_person(name, feminine=False) for name in names.split())
+
+
+def _named_person(name: str, *, feminine: bool) -> Entry:
+    return Entry(english_person(name, feminine=feminine), Word(name, {}, feminine))
+
+
+def animals(table: str) -> Entries:
+    """Animals with names, as fables have them; a row is "a mouse = el ratón | Pico Tilo"."""
+    lines = (line.split(" | ") for line in table.strip().splitlines())
+    return tuple(_animal(*_sides(kind), name) for kind, names in lines for name in names.split())
+
+
+def _animal(english_kind: str, spanish_kind: str, name: str) -> Entry:
+    _, forms, feminine = spanish_articles(spanish_kind)
+    english = english_person(name, feminine=feminine, forms={"kind": english_kind})
+    return Entry(english, Word(name, {"kind": forms["un"]}, feminine))
 
 
 def titled(table: str) -> Entries:
@@ -127,9 +151,9 @@ def _noun(noun: tuple[str, str], *extra: tuple[str, str]) -> Entry:
     _, bare_english = noun[0].split(" ", 1)
     bare_spanish, spanish_forms, feminine = spanish_articles(noun[1])
     extra_english, extra_spanish = _named(extra)
-    english_forms = with_capitals({"a": noun[0], "the": f"the {bare_english}"} | extra_english)
+    english_forms = {"a": noun[0], "the": f"the {bare_english}"} | extra_english
     return Entry(
-        Word(bare_english, english_forms, feminine),
+        english_person(bare_english, feminine=feminine, forms=english_forms),
         Word(bare_spanish, spanish_forms | with_capitals(extra_spanish), feminine),
     )
 
@@ -156,14 +180,14 @@ def _place(english: str, spanish: str) -> Entry:
 
 
 def phrases(table: str) -> Entries:
-    """Words that stand as they are; `{day.up}` is the phrase at the start of a sentence."""
-    return tuple(Entry(_phrase(*row[0])[0], _phrase(*row[0])[1]) for row in rows(table))
+    """Words that stand as they are; `{day.up}` begins a sentence, `{color.m}` is a Spanish colour made masculine."""
+    return tuple(_phrase(*row[0]) for row in rows(table))
 
 
-def _phrase(english: str, spanish: str) -> tuple[Word, Word]:
+def _phrase(english: str, spanish: str) -> Entry:
     article = "an" if english[0] in "aeiou" else "a"
     forms = {"up": capitalised(english), "a": f"{article} {english}"}
-    return Word(english, forms), Word(spanish, {"up": capitalised(spanish)})
+    return Entry(Word(english, forms), Word(spanish, {"up": capitalised(spanish), "m": spanish.split("/")[0]}))
 
 
 def records(table: str) -> Entries:

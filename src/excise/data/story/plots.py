@@ -1,7 +1,8 @@
 """Plots: text files in `plots/`, each a cast and a sequence of beats with several wordings in both languages.
 
-A plot file opens with its cast (`hero: children`, a role and the table in `words.py` it is drawn from) and with its
-turns (`turns: ladder wind`): of every line of turns, a story takes one word. Then come the beats:
+A plot file opens with its cast (`hero: children`, a role and the table in `words.txt` it is drawn from) and with its
+turns (`turns: ladder wind`): of every line of turns, a story takes one word. `both: hero & friend` is a role for the
+sake of agreement: "juntos" or "juntas". Then come the beats:
 
     == <ladder> ?      a new paragraph (`--` would go on with the last one), only in the turn "ladder", left out at times
     English wording, with [inner|private] choices
@@ -21,12 +22,13 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from excise.data.story.grammar import Entries, Word
+from excise.data.story.grammar import Entries, Word, together
 from excise.data.story.words import TABLES
 
 FOLDER = Path(__file__).parent / "plots"
 CHOICE = re.compile(r"\[([^\]]*)\]")
 GUARD = re.compile(r"<([a-z ]+)>\s*")
+SKIPPED_SHARE = 0.6
 Option = TypeVar("Option")
 
 
@@ -54,6 +56,7 @@ class Plot:
 
     name: str
     roles: tuple[tuple[str, Entries], ...]
+    groups: tuple[tuple[str, tuple[str, ...]], ...]
     courses: tuple[tuple[Beat, ...], ...]
 
 
@@ -87,7 +90,7 @@ def draft(plot: Plot, rng: Random) -> Draft:
     separators: list[str] = []
     patterns: list[Pattern] = []
     for beat in pick(rng, plot.courses):
-        if beat.optional and rng.random() < 0.5:
+        if beat.optional and rng.random() < SKIPPED_SHARE:
             continue
         pattern = pick(rng, pick(rng, beat.wordings))
         separators.append(_separator(patterns[-1] if patterns else None, pattern, beat.new_paragraph))
@@ -105,6 +108,8 @@ def _draw_cast(plot: Plot, rng: Random) -> tuple[dict[str, Word], dict[str, Word
             entry = pick(rng, entries)
         taken.append(entry.english)
         english[role], spanish[role] = entry.english, entry.spanish
+    for group, members in plot.groups:
+        spanish[group] = together([spanish[member] for member in members])
     return english, spanish
 
 
@@ -130,7 +135,8 @@ def read_plot(path: Path) -> Plot:
     turns = [words.split() for key, words in header if key == "turns"]
     return Plot(
         name=path.stem,
-        roles=tuple((role, TABLES[table]) for role, table in header if role != "turns"),
+        roles=tuple((role, TABLES[table]) for role, table in header if role != "turns" and "&" not in table),
+        groups=tuple((role, tuple(members.split(" & "))) for role, members in header if "&" in members),
         courses=tuple(_course(sections, frozenset(taken)) for taken in product(*turns)),
     )
 

@@ -1,0 +1,47 @@
+"""Continuations of a prompt, by the full and by the ablated model."""
+
+from collections.abc import Sequence
+
+import torch
+
+from excise.data.tokens import Tokenizer
+from excise.evals.losses import without_modules
+from excise.model.gpt import GPT
+
+
+@torch.no_grad()
+def continue_text(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    removed: Sequence[str] = (),
+    n_tokens: int = 60,
+    temperature: float = 0.7,
+    top_k: int = 40,
+    seed: int = 0,
+) -> str:
+    """What the model writes after the prompt, until the end of text; temperature 0 takes the likeliest token."""
+    tokens = tokenizer.encode(prompt)
+    if not tokens:
+        raise ValueError("the prompt is empty; give the model a few words to continue")
+    if top_k < 1 or temperature < 0:
+        raise ValueError("top_k must be at least 1 and temperature at least 0")
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
+    route = without_modules(removed)
+    written: list[int] = []
+    for _ in range(n_tokens):
+        window = torch.tensor([(tokens + written)[-model.config.context :]], device=device)
+        hidden = model.hidden(window, route=route)
+        scores = model.logits(hidden[0, -1], route).float().cpu()[: tokenizer.vocabulary_size]
+        best = scores.topk(min(top_k, len(scores)))
+        if temperature == 0:
+            choice = 0
+        else:
+            choice = int(torch.multinomial((best.values / temperature).softmax(-1), 1, generator=generator))
+        token = int(best.indices[choice])
+        if token == tokenizer.end_of_text:
+            break
+        written.append(token)
+    return tokenizer.decode(written)

@@ -1,0 +1,73 @@
+"""The output head and its loss in one, a chunk of rows at a time, so that the logits of a batch never exist at once.
+
+The gradients are computed in the forward pass, where each chunk's logits are at hand; the backward pass scales them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from excise.routing.linear import hide
+from excise.routing.route import Rows
+
+CHUNK = 512
+"""Rows whose logits are in memory at a time."""
+
+
+def head_losses(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, frozen: Rows
+) -> tuple[Tensor, Tensor]:
+    """The weighted sum of the losses of all rows, for the backward pass, and each row's loss.
+
+    Shapes: hidden ... D, weight V D, targets and weights ...; a row whose target is negative has no loss. The head gets
+    no gradient from frozen rows.
+    """
+    rows = frozen if isinstance(frozen, bool) else frozen.reshape(-1, 1)
+    counted = targets >= 0
+    total, losses = _HeadLosses.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2),
+        weight,
+        bias,
+        targets.clamp_min(0).flatten(),
+        (weights * counted).flatten(),
+        rows,
+    )
+    return total, losses.view(targets.shape) * counted
+
+
+class _HeadLosses(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, frozen: Rows
+    ) -> tuple[Tensor, Tensor]:
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        head, offset = weight.to(dtype), None if bias is None else bias.to(dtype)
+        needs_hidden, needs_head = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and frozen is not True
+        dhidden = torch.empty_like(hidden) if needs_hidden else None
+        dweight = torch.zeros_like(weight) if needs_head else None
+        dbias = torch.zeros_like(bias) if needs_head and bias is not None else None
+        losses = torch.empty_like(weights)
+        for start in range(0, len(targets), CHUNK):
+            here = slice(start, start + CHUNK)
+            h, t, w = hidden[here].to(dtype), targets[here].unsqueeze(-1), weights[here].unsqueeze(-1)
+            log_p = nn.functional.linear(h, head, offset).float().log_softmax(-1)
+            losses[here] = -log_p.gather(-1, t).squeeze(-1)
+            if not needs_hidden and not needs_head:
+                continue
+            g = log_p.exp_().scatter_add_(-1, t, torch.full_like(w, -1.0)).mul_(w)
+            if dhidden is not None:
+                dhidden[here] = g.to(dtype) @ head
+            if dweight is not None:
+                g = hide(g, frozen if isinstance(frozen, bool) else frozen[here])
+                dweight += g.to(dtype).T @ h
+                if dbias is not None:
+                    dbias += g.sum(0)
+        ctx.save_for_backward(dhidden, dweight, dbias)
+        ctx.mark_non_differentiable(losses)
+        return (losses * weights).sum(), losses
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        return *(None if gradient is None else gradient * scale for gradient in ctx.saved_tensors), None, None, None

@@ -1,0 +1,163 @@
+"""The model: the paper's sizes, GPT-Neo's logits, and initial values that no method changes."""
+
+import pytest
+import torch
+
+from excise.labels import part_of
+from excise.model.gpt import GPT, GPTConfig, n_parameters
+from excise.recipes.sizes import TINYSTORIES, WIKIPEDIA
+from excise.routing.partition import partition
+from excise.routing.rules import RULES
+from tests.reference import full, naive_losses
+from tests.small import ROUTED_RULES, SMALL, batch_of, random_documents, routing_for, small_model
+
+PAPER = {
+    **{("tinystories", name): size for name, size in {"8m": 7736, "18m": 17781, "34m": 33732, "64m": 63855}.items()},
+    **{("wikipedia", name): size for name, size in {"34m": 33929, "64m": 64117, "125m": 124462, "254m": 254054}.items()},
+}
+
+
+@pytest.mark.parametrize(("table", "name"), PAPER)
+def test_parameter_counts_are_the_papers(table, name):
+    config = {"tinystories": TINYSTORIES, "wikipedia": WIKIPEDIA}[table][name]
+    with torch.device("meta"):
+        count = meta_count(config)
+    assert count // 1000 == PAPER[table, name]
+
+
+def meta_count(config: GPTConfig) -> int:
+    """Blocks are alike, so two small models tell the size of a large one without building it."""
+    one, two = (
+        n_parameters(GPT(GPTConfig(**{**vars(config), "n_layers": n, "vocabulary_size": 1, "context": 1}), seed=0))
+        for n in (1, 2)
+    )
+    rest = (config.vocabulary_size - 1) * (config.d_model + 1) + (config.context - 1) * config.d_model
+    return one + (config.n_layers - 1) * (two - one) + rest
+
+
+def gpt_neo(config: GPTConfig, model: GPT):
+    transformers = pytest.importorskip("transformers")
+    stock = transformers.GPTNeoForCausalLM(
+        transformers.GPTNeoConfig(
+            vocab_size=config.vocabulary_size,
+            max_position_embeddings=config.context,
+            hidden_size=config.d_model,
+            num_layers=config.n_layers,
+            num_heads=config.n_heads,
+            intermediate_size=config.d_mlp,
+            window_size=config.window,
+            attention_types=[[["global", "local"], config.n_layers // 2]],
+            attention_dropout=0.0,
+            embed_dropout=0.0,
+            resid_dropout=0.0,
+        )
+    ).eval()
+    K = config.head_size
+    state = {"transformer.wte.weight": full(model.tokens.weight), "transformer.wpe.weight": full(model.positions.weight)}
+    for i, block in enumerate(model.blocks):
+        to = f"transformer.h.{i}"
+        qkv = full(block.attention.qkv.weight).view(config.n_heads, 3, K, config.d_model)
+        for j, name in enumerate("qkv"):
+            state[f"{to}.attn.attention.{name}_proj.weight"] = qkv[:, j].reshape(-1, config.d_model)
+        state[f"{to}.attn.attention.out_proj.weight"] = full(block.attention.out.weight, 1)
+        state[f"{to}.attn.attention.out_proj.bias"] = full(block.attention.out.bias)
+        state[f"{to}.mlp.c_fc.weight"], state[f"{to}.mlp.c_fc.bias"] = full(block.mlp.up.weight), full(block.mlp.up.bias)
+        state[f"{to}.mlp.c_proj.weight"] = full(block.mlp.down.weight, 1)
+        state[f"{to}.mlp.c_proj.bias"] = full(block.mlp.down.bias)
+        for ours, theirs in ((block.norm_1, "ln_1"), (block.norm_2, "ln_2")):
+            state[f"{to}.{theirs}.weight"], state[f"{to}.{theirs}.bias"] = full(ours.weight), full(ours.bias)
+    state["transformer.ln_f.weight"], state["transformer.ln_f.bias"] = full(model.norm.weight), full(model.norm.bias)
+    missing, unexpected = stock.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert all("lm_head" in name or "bias" in name or "mask" in name for name in missing)
+    return stock
+
+
+def test_logits_are_those_of_gpt_neo():
+    config = GPTConfig(**{**vars(SMALL), "n_layers": 4, "output_bias": False})
+    model = small_model(routing_for("sgtm"), config)
+    tokens = torch.randint(0, config.vocabulary_size, (3, config.context))
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens), gpt_neo(config, model)(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_initial_values_depend_on_neither_rule_nor_partition(rule):
+    plain = GPT(SMALL, seed=3)
+    for n_domains in (1, 2):
+        routing = routing_for(rule, n_domains, embeddings="joint")
+        model = GPT(SMALL, partition(routing, n_layers=3, n_heads=8, d_mlp=20), seed=3)
+        for a, b in zip(plain.blocks, model.blocks, strict=True):
+            assert torch.equal(full(a.attention.qkv.weight), full(b.attention.qkv.weight))
+            assert torch.equal(full(a.attention.out.weight, 1), full(b.attention.out.weight, 1))
+            assert torch.equal(full(a.mlp.up.weight), full(b.mlp.up.weight))
+            assert torch.equal(full(a.mlp.down.weight, 1), full(b.mlp.down.weight, 1))
+        assert torch.equal(full(plain.tokens.weight), full(model.tokens.weight))
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+def test_untrained_split_model_is_the_unsplit_model(rule):
+    routing = routing_for(rule, 2)
+    split = GPT(SMALL, partition(routing, n_layers=3, n_heads=8, d_mlp=20), seed=3)
+    tokens = torch.randint(0, SMALL.vocabulary_size, (2, SMALL.context))
+    assert torch.equal(split(tokens), GPT(SMALL, seed=3)(tokens))
+
+
+def test_other_seeds_give_other_values():
+    assert not torch.equal(full(GPT(SMALL, seed=0).tokens.weight), full(GPT(SMALL, seed=1).tokens.weight))
+
+
+def test_packed_losses_are_those_of_each_document_alone():
+    model = small_model(routing_for("none"))
+    documents = random_documents(9)
+    batch = batch_of(documents, [[0] * len(document) for document in documents])
+    assert len(batch.tokens) < len(documents), "several documents should share a row"
+    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+    _, losses = model.losses(hidden, batch.targets, torch.ones(batch.targets.shape))
+    for number, document in enumerate(documents):
+        live = torch.ones(len(document) - 1, dtype=torch.bool)
+        alone = naive_losses(model, document, [routing_for("none").effects[0]] * len(live), live)
+        torch.testing.assert_close(losses[batch.documents == number], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_losses_in_chunks_are_the_cross_entropy_of_the_logits(monkeypatch):
+    monkeypatch.setattr("excise.routing.head.CHUNK", 7)
+    model = small_model(routing_for("none"))
+    documents = random_documents(9)
+    batch = batch_of(documents, [[0] * len(document) for document in documents])
+    weights = torch.rand(batch.targets.shape)
+    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+    total, _ = model.losses(hidden, batch.targets, weights)
+    logits = model.logits(hidden)
+    plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
+    expected = (plain.view_as(weights) * weights).sum()
+    torch.testing.assert_close(total, expected)
+    parameters = list(model.parameters())
+    for a, b in zip(
+        torch.autograd.grad(total, parameters, retain_graph=True),
+        torch.autograd.grad(expected, parameters),
+        strict=True,
+    ):
+        assert (a - b).norm() <= 1e-5 * b.norm()
+
+
+def test_every_parameter_has_a_part_and_a_stray_one_is_an_error():
+    model = small_model(routing_for("sgtm"))
+    assert {part_of(name) for name, _ in model.named_parameters()} == {"retain", "joint", "forget/spanish"}
+    model.stray = torch.nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match="'stray' is in no part"):
+        [part_of(name) for name, _ in model.named_parameters()]
+
+
+def test_bfloat16_autocast_routes_as_float32_does():
+    routing = routing_for("sgtm")
+    documents = random_documents(6)
+    batch = batch_of(documents, [[i % 3] * len(d) for i, d in enumerate(documents)])
+    from excise.train.step import accumulate
+
+    model, low = small_model(routing), small_model(routing)
+    accumulate(model, [batch], routing)
+    accumulate(low, [batch], routing, torch.autocast("cpu", torch.bfloat16))
+    for a, b in zip(model.parameters(), low.parameters(), strict=True):
+        assert b.grad.dtype == torch.float32
+        assert (a.grad - b.grad).norm() < 0.1 * a.grad.norm() + 1e-4

@@ -1,0 +1,129 @@
+"""What one optimizer step moves: the claims about frozen parameters, weights and clipping."""
+
+import pytest
+import torch
+
+from excise.labels import forget_part, part_of
+from excise.train.loop import build_optimizer
+from excise.train.run import TrainConfig
+from excise.train.step import accumulate, clip_by_part
+from tests.small import ROUTED_RULES, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
+
+
+def batch_with(label):
+    documents = random_documents(5, seed=label)
+    return batch_of(documents, [[label] * len(document) for document in documents])
+
+
+def after_some_steps(routing, **options):
+    """A model and an optimizer whose moments are all alive."""
+    model = small_model(routing)
+    optimizer = build_optimizer(model, TrainConfig(learning_rate=1e-2, **options))
+    for _ in range(2):
+        accumulate(model, [batch_of(*documents_of_all_labels(routing))], routing)
+        optimizer.step()
+    return model, optimizer
+
+
+def snapshot(model, optimizer, part):
+    """Values and moments of all parameters in a part."""
+    return {
+        name: [parameter.detach().clone(), *(value.clone() for value in optimizer.state[parameter].values())]
+        for name, parameter in model.named_parameters()
+        if part_of(name) == part
+    }
+
+
+def identical(before, after):
+    return all(torch.equal(a, b) for name in before for a, b in zip(before[name], after[name], strict=True))
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+def test_forget_step_leaves_theta_retain_and_its_moments_bit_identical(rule):
+    routing = routing_for(rule, 2)
+    model, optimizer = after_some_steps(routing)
+    before = snapshot(model, optimizer, "retain")
+    module = snapshot(model, optimizer, forget_part("spanish"))
+    accumulate(model, [batch_with(2)], routing)
+    optimizer.step()
+    assert before
+    assert identical(before, snapshot(model, optimizer, "retain"))
+    assert not identical(module, snapshot(model, optimizer, forget_part("spanish")))
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+def test_retain_step_leaves_theta_forget_and_its_moments_bit_identical(rule):
+    routing = routing_for(rule, 2)
+    model, optimizer = after_some_steps(routing)
+    before = [snapshot(model, optimizer, forget_part(domain)) for domain in routing.domains]
+    accumulate(model, [batch_with(1)], routing)
+    optimizer.step()
+    assert all(before)
+    for domain, module in zip(routing.domains, before, strict=True):
+        assert identical(module, snapshot(model, optimizer, forget_part(domain)))
+
+
+def test_data_of_one_domain_leaves_the_module_of_another_alone():
+    routing = routing_for("sgtm", 2)
+    model, optimizer = after_some_steps(routing)
+    before = snapshot(model, optimizer, forget_part("biology"))
+    accumulate(model, [batch_with(2), batch_with(2)], routing)
+    optimizer.step()
+    assert identical(before, snapshot(model, optimizer, forget_part("biology")))
+
+
+def test_the_papers_optimizer_moves_frozen_weights_by_zero_gradients():
+    routing = routing_for("sgtm")
+    model, optimizer = after_some_steps(routing)
+    before = snapshot(model, optimizer, "retain")
+    accumulate(model, [batch_with(2)], routing, zero_instead=True)
+    optimizer.step()
+    assert not identical(before, snapshot(model, optimizer, "retain"))
+
+
+@pytest.mark.parametrize("rule", ROUTED_RULES)
+def test_micro_batches_add_up_to_the_mixed_batch(rule):
+    routing = routing_for(rule, forget_weight=0.3)
+    documents, labels = documents_of_all_labels(routing)
+    mixed, apart = small_model(routing), small_model(routing)
+    together = accumulate(mixed, [batch_of(documents, labels)], routing)
+    by_label = [
+        batch_of([d for d, row in zip(documents, labels, strict=True) if row[0] == label], [r for r in labels if r[0] == label])
+        for label in range(3)
+    ]
+    separate = accumulate(apart, by_label, routing)
+    assert together.n_predicted == separate.n_predicted
+    assert together.mean == pytest.approx(separate.mean, rel=1e-5)
+    for (name, a), b in zip(mixed.named_parameters(), apart.parameters(), strict=True):
+        assert (a.grad - b.grad).norm() <= 1e-5 * b.grad.norm() + 1e-8, name
+
+
+def test_forget_weight_scales_forget_gradients_and_not_the_divisor():
+    batch = batch_with(2)
+    gradients = []
+    for weight in (1.0, 0.25):
+        routing = routing_for("sgtm", forget_weight=weight)
+        model = small_model(routing)
+        loss = accumulate(model, [batch], routing)
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        assert loss.mean == pytest.approx(accumulate(small_model(routing), [batch], routing).mean)
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], 0.25 * gradient)
+
+
+def test_clipping_is_per_part():
+    routing = routing_for("sgtm")
+    batches = [batch_of(*documents_of_all_labels(routing))]
+    model = small_model(routing)
+    accumulate(model, batches, routing)
+    plain = {name: p.grad.clone() for name, p in model.named_parameters()}
+    norms = {}
+    for name, gradient in plain.items():
+        norms[part_of(name)] = norms.get(part_of(name), 0) + float(gradient.square().sum())
+    smallest = min(norms, key=norms.get)
+    clip_by_part(model, 1.01 * norms[smallest] ** 0.5)
+    for name, parameter in model.named_parameters():
+        if part_of(name) == smallest:
+            assert torch.equal(parameter.grad, plain[name]), "the part below the bound keeps its gradient"
+        else:
+            assert parameter.grad.norm() < plain[name].norm()

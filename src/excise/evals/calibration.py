@@ -54,9 +54,9 @@ def calibrate(
         expected = torch.zeros_like(shift)
         for first in range(0, len(targets), CHUNK):
             h, t, w = (rows[first : first + CHUNK] for rows in (hidden, targets, weights))
-            log_p = (model.logits(h, route).float() + shift).log_softmax(-1)
-            loss -= (w * log_p.gather(-1, t.unsqueeze(-1)).squeeze(-1)).sum()
-            expected += w @ log_p.exp_()
+            p = model.logits(h, route, shift).float().softmax(-1)
+            loss -= (w * p.gather(-1, t.unsqueeze(-1)).squeeze(-1).log()).sum()
+            expected += w @ p
         bias.grad = (expected - wanted + L2 * shift) * scale
         return loss
 

@@ -40,9 +40,7 @@ def evaluate(model: GPT, corpus: Corpus, *, removed: Sequence[str] = (), bias: T
     for batch in batches_of(model, corpus):
         hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
         predicted = batch.targets != IGNORED
-        logits = model.logits(hidden[predicted], route).float()
-        if bias is not None:
-            logits = logits + bias
+        logits = model.logits(hidden[predicted], route, bias).float()
         total += nn.functional.cross_entropy(logits, batch.targets[predicted], reduction="sum").item()
         n_tokens += batch.n_predicted
     return Loss(total, n_tokens)

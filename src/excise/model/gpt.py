@@ -174,9 +174,11 @@ class GPT(nn.Module):
             x = block(x, masks.nearby if i % 2 else masks.everywhere, route)
         return self.norm(x, route)  # type: ignore[no-any-return]
 
-    def logits(self, hidden: Tensor, route: Route = PLAIN) -> Tensor:
-        """The tied output head (B T V)."""
+    def logits(self, hidden: Tensor, route: Route = PLAIN, shift: Tensor | None = None) -> Tensor:
+        """The tied output head (B T V), with a calibration bias added where one is given."""
         weight, bias, frozen = self._head(route)
+        if shift is not None:
+            bias = shift if bias is None else bias + shift
         biases = [] if bias is None else [bias]
         return routed_linear(hidden, [weight], [frozen], OUTPUT, biases, [frozen] * len(biases))
 

@@ -1,5 +1,7 @@
 """Packing: every prediction once, nothing across documents, hardly any padding."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,7 +30,7 @@ def test_every_pair_of_every_document_is_there_once_and_none_other(case):
     for batch in evaluation_batches(corpus, context, rows_per_batch=3):
         kept = batch.targets != IGNORED
         found += list(zip(batch.tokens[kept].tolist(), batch.targets[kept].tolist(), strict=True))
-    assert sorted(found) == sorted(pair for d in documents for pair in zip(d, d[1:], strict=False))
+    assert sorted(found) == sorted(pair for d in documents for pair in pairwise(d))
 
 
 @settings(deadline=None, max_examples=60)

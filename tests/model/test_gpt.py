@@ -5,7 +5,7 @@ import torch
 
 from excise.labels import part_of
 from excise.model.gpt import GPT, GPTConfig, n_parameters
-from excise.recipes.sizes import TINYSTORIES, WIKIPEDIA
+from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
 from excise.routing.partition import partition
 from excise.routing.rules import RULES
 from tests.reference import full, naive_losses
@@ -13,7 +13,9 @@ from tests.small import ROUTED_RULES, SMALL, batch_of, random_documents, routing
 
 PAPER = {
     **{("tinystories", name): size for name, size in {"8m": 7736, "18m": 17781, "34m": 33732, "64m": 63855}.items()},
-    **{("wikipedia", name): size for name, size in {"34m": 33929, "64m": 64117, "125m": 124462, "254m": 254054}.items()},
+    **{
+        ("wikipedia", name): size for name, size in {"34m": 33929, "64m": 64117, "125m": 124462, "254m": 254054}.items()
+    },
 }
 
 
@@ -53,7 +55,10 @@ def gpt_neo(config: GPTConfig, model: GPT):
         )
     ).eval()
     K = config.head_size
-    state = {"transformer.wte.weight": full(model.tokens.weight), "transformer.wpe.weight": full(model.positions.weight)}
+    state = {
+        "transformer.wte.weight": full(model.tokens.weight),
+        "transformer.wpe.weight": full(model.positions.weight),
+    }
     for i, block in enumerate(model.blocks):
         to = f"transformer.h.{i}"
         qkv = full(block.attention.qkv.weight).view(config.n_heads, 3, K, config.d_model)
@@ -61,7 +66,10 @@ def gpt_neo(config: GPTConfig, model: GPT):
             state[f"{to}.attn.attention.{name}_proj.weight"] = qkv[:, j].reshape(-1, config.d_model)
         state[f"{to}.attn.attention.out_proj.weight"] = full(block.attention.out.weight, 1)
         state[f"{to}.attn.attention.out_proj.bias"] = full(block.attention.out.bias)
-        state[f"{to}.mlp.c_fc.weight"], state[f"{to}.mlp.c_fc.bias"] = full(block.mlp.up.weight), full(block.mlp.up.bias)
+        state[f"{to}.mlp.c_fc.weight"], state[f"{to}.mlp.c_fc.bias"] = (
+            full(block.mlp.up.weight),
+            full(block.mlp.up.bias),
+        )
         state[f"{to}.mlp.c_proj.weight"] = full(block.mlp.down.weight, 1)
         state[f"{to}.mlp.c_proj.bias"] = full(block.mlp.down.bias)
         for ours, theirs in ((block.norm_1, "ln_1"), (block.norm_2, "ln_2")):

@@ -88,7 +88,10 @@ def test_micro_batches_add_up_to_the_mixed_batch(rule):
     mixed, apart = small_model(routing), small_model(routing)
     together = accumulate(mixed, [batch_of(documents, labels)], routing)
     by_label = [
-        batch_of([d for d, row in zip(documents, labels, strict=True) if row[0] == label], [r for r in labels if r[0] == label])
+        batch_of(
+            [d for d, row in zip(documents, labels, strict=True) if row[0] == label],
+            [r for r in labels if r[0] == label],
+        )
         for label in range(3)
     ]
     separate = accumulate(apart, by_label, routing)

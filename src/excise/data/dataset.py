@@ -63,7 +63,7 @@ class Data:
 
 def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     """The splits of a source; a domain without documents or an empty split is an error."""
-    tokenizer = story_tokenizer() if config.tokenizer == STORIES else Tokenizer.load(Path(config.tokenizer))
+    tokenizer = load_tokenizer(config)
     train, held_out = _documents(config, "train"), _documents(config, "test")
     if config.labels == "simulated":
         train = simulate_labels(
@@ -81,6 +81,10 @@ def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     for name, documents in _sets(held_out, domains).items():
         calibration[name], test[name] = _halves(name, documents, config, domains, tokenizer)
     return Data(tokenise(kept, domains, tokenizer), calibration, test, tokenizer)
+
+
+def load_tokenizer(config: DataConfig) -> Tokenizer:
+    return story_tokenizer() if config.tokenizer == STORIES else Tokenizer.load(Path(config.tokenizer))
 
 
 def tokenise(documents: Sequence[Document], domains: Sequence[str], tokenizer: Tokenizer) -> Corpus:

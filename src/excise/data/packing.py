@@ -135,7 +135,9 @@ class Batch:
     n_predicted: int
 
     def to(self, device: torch.device) -> "Batch":
-        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if is_tensor(value)}
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if is_tensor(value)
+        }
         return replace(self, **moved)
 
 

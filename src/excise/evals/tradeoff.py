@@ -8,7 +8,9 @@ from torch import Tensor
 from excise.data.packing import Corpus
 from excise.evals.calibration import calibrate
 from excise.evals.losses import evaluate
-from excise.train.loop import Progress, due
+from excise.model.gpt import GPT
+from excise.train.loop import Progress
+from excise.train.schedule import is_evaluation
 
 
 class Tradeoff:
@@ -16,28 +18,31 @@ class Tradeoff:
 
     def __init__(
         self,
+        evaluations: int,
         test: Mapping[str, Corpus],
         removed: Sequence[str],
-        every: int,
         calibration: Mapping[str, Corpus] | None = None,
+        iterations: int = 12,
     ) -> None:
-        self.test, self.removed, self.every, self.calibration = test, removed, every, calibration
+        self.evaluations, self.test, self.removed = evaluations, test, removed
+        self.calibration, self.iterations = calibration, iterations
         self.bias: Tensor | None = None
 
     def __call__(self, progress: Progress) -> dict[str, Any] | None:
-        if not self.every or not due(progress.step, self.every, progress.n_steps):
+        if not is_evaluation(progress.done.step, progress.n_steps, self.evaluations):
             return None
-        model = progress.model
         if self.calibration:
-            # The last bias is near the next one, which saves most of the iterations.
-            self.bias = calibrate(model, self.calibration, self.removed, start=self.bias, iterations=20)
-        return {"losses": {name: self._losses(progress, corpus) for name, corpus in self.test.items()}}
+            # The last bias is near the next one, which saves iterations.
+            self.bias = calibrate(
+                progress.model, self.calibration, self.removed, start=self.bias, iterations=self.iterations
+            )
+        return {"losses": {name: self._losses(progress.model, corpus) for name, corpus in self.test.items()}}
 
-    def _losses(self, progress: Progress, corpus: Corpus) -> dict[str, float]:
+    def _losses(self, model: GPT, corpus: Corpus) -> dict[str, float]:
         losses = {
-            "before": evaluate(progress.model, corpus).mean,
-            "ablated": evaluate(progress.model, corpus, removed=self.removed).mean,
+            "before": evaluate(model, corpus).mean,
+            "ablated": evaluate(model, corpus, removed=self.removed).mean,
         }
         if self.bias is not None:
-            losses["calibrated"] = evaluate(progress.model, corpus, removed=self.removed, bias=self.bias).mean
+            losses["calibrated"] = evaluate(model, corpus, removed=self.removed, bias=self.bias).mean
         return losses

@@ -73,6 +73,15 @@ def _edges(mask: Tensor, route: Route) -> Tensor:
     return torch.cat([mask & route.same_label, mask & ~route.same_label], -1)
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Unscaled attention (B H T K)."""
+    if q.device.type == "cpu" and q.dtype != torch.float32:
+        # The backward pass of attention in bfloat16 is slower than in float32 on a CPU.
+        with torch.autocast("cpu", enabled=False):
+            return attend(q.float(), k.float(), v.float(), mask).to(q.dtype)
+    return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+
+
 class Attention(nn.Module):
     """Heads that add up through W_O."""
 
@@ -95,7 +104,7 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(3, 0, 2, 1, 4)  # B H T K each
         if route.same_label is not None:
             k, v = torch.cat([k, k.detach()], 2), torch.cat([v, v.detach()], 2)  # B H 2T K
-        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+        y = attend(q, k, v, mask)
         return self.out(y.transpose(1, 2).reshape(B, T, -1), route)  # type: ignore[no-any-return]
 
 

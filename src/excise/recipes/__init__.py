@@ -1,0 +1,9 @@
+"""Recipes: functions that return a whole run configuration, by the name that `excise train` takes."""
+
+from collections.abc import Callable, Mapping
+
+from excise.recipes.demo import demo
+from excise.recipes.paper import PAPER_RECIPES
+from excise.train.run import RunConfig
+
+RECIPES: Mapping[str, Callable[[], RunConfig]] = {"demo": demo, **PAPER_RECIPES}

@@ -49,21 +49,22 @@ class _HeadLosses(torch.autograd.Function):
         dweight = torch.zeros_like(weight) if needs_head else None
         dbias = torch.zeros_like(bias) if needs_head and bias is not None else None
         losses = torch.empty_like(weights)
+        head_weights = hide(weights.unsqueeze(-1), frozen)  # N 1
         for start in range(0, len(targets), CHUNK):
             here = slice(start, start + CHUNK)
-            h, t, w = hidden[here].to(dtype), targets[here].unsqueeze(-1), weights[here].unsqueeze(-1)
-            log_p = nn.functional.linear(h, head, offset).float().log_softmax(-1)
+            h, t = hidden[here].to(dtype), targets[here].unsqueeze(-1)
+            log_p = nn.functional.linear(h, head, offset).log_softmax(-1, dtype=torch.float32)
             losses[here] = -log_p.gather(-1, t).squeeze(-1)
             if not needs_hidden and not needs_head:
                 continue
-            g = log_p.exp_().scatter_add_(-1, t, torch.full_like(w, -1.0)).mul_(w)
+            g = log_p.exp_().scatter_add_(-1, t, torch.full_like(t, -1, dtype=torch.float32)).to(dtype)
+            # Weights are applied to the narrow side, D, and never to the wide one, V.
             if dhidden is not None:
-                dhidden[here] = g.to(dtype) @ head
+                dhidden[here] = (g @ head) * weights[here].unsqueeze(-1)
             if dweight is not None:
-                g = hide(g, frozen if isinstance(frozen, bool) else frozen[here])
-                dweight += g.to(dtype).T @ h
-                if dbias is not None:
-                    dbias += g.sum(0)
+                dweight += g.T @ (h * head_weights[here]).to(dtype)
+            if dbias is not None:
+                dbias += head_weights[here].squeeze(-1).to(dtype) @ g
         ctx.save_for_backward(dhidden, dweight, dbias)
         ctx.mark_non_differentiable(losses)
         return (losses * weights).sum(), losses

@@ -36,6 +36,7 @@ PLAIN = Route()
 
 def single_route(effect: Effect) -> Route:
     """The route of a micro-batch whose rows all have one label: no masks, and less work than plain training."""
+
     def all_rows(parts: frozenset[str]) -> dict[str, Rows]:
         return dict.fromkeys(sorted(parts), True)
 

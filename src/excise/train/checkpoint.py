@@ -2,9 +2,9 @@
 
     retain.safetensors  joint.safetensors  forget-<domain>.safetensors
     optimizer-retain.safetensors  ...
-    manifest.json       step and SHA-256 of every file
+    manifest.json       how far the run has come, and the SHA-256 of every file
 
-The safe model is the folder without a module's files; loading it needs the module named in `without`.
+The safe model is the folder without a module's files: `without` loads it so, and never reads them.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,19 @@ MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Done:
+    """How far a run has come."""
+
     step: int
+    tokens: int
+    """Predicted tokens so far."""
+    seconds: float
+    """Spent on training, evaluation left out."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    done: Done
     files: Mapping[str, str]
     """SHA-256 by file name."""
 
@@ -37,7 +48,7 @@ def file_name(part: str) -> str:
     return f"{part.replace('/', '-')}.safetensors"
 
 
-def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, step: int) -> None:
+def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, done: Done) -> None:
     """Write a checkpoint; the folder appears only when it is complete."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -48,15 +59,16 @@ def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
         for part, tensors in _by_part(_optimizer_tensors(model, optimizer)).items():
             save_file(tensors, partial / f"optimizer-{file_name(part)}")
     files = {path.name: sha256(path) for path in sorted(partial.iterdir())}
-    (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n", encoding="utf-8")
+    manifest = json.dumps({"done": asdict(done), "files": files}, indent=2)
+    (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
 
 
 def load_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, without: Sequence[str] = ()
-) -> int:
-    """Fill a model, and an optimizer where one is given, and return the step; damage is an error.
+) -> Done:
+    """Fill a model, and an optimizer where one is given; damage is an error.
 
     Files of the domains in `without` are neither needed nor read; the model must have been built without them.
     """
@@ -74,16 +86,16 @@ def load_checkpoint(
             parameter.copy_(read[name])
     if optimizer is not None:
         _fill_optimizer(model, optimizer, read)
-    return manifest.step
+    return manifest.done
 
 
 def read_manifest(folder: Path) -> Manifest:
     try:
         fields = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return Manifest(fields["step"], fields["files"])
+        return Manifest(Done(**fields["done"]), fields["files"])
     except FileNotFoundError:
         raise ValueError(f"checkpoint {folder} has no {MANIFEST}, so it is incomplete or none") from None
-    except (json.JSONDecodeError, KeyError):
+    except (json.JSONDecodeError, KeyError, TypeError):
         raise ValueError(f"checkpoint {folder} is damaged: its {MANIFEST} cannot be read") from None
 
 

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from torch import nn
 from excise.data.dataset import Data
 from excise.data.loader import Loader
 from excise.model.gpt import GPT
-from excise.train.checkpoint import checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
+from excise.train.checkpoint import Done, checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
 from excise.train.run import RunConfig, RunDirectory, TrainConfig, build_model
-from excise.train.schedule import learning_rate
+from excise.train.schedule import is_evaluation, learning_rate
 from excise.train.step import accumulate, clip_by_part
 
 logger = logging.getLogger(__name__)
@@ -27,13 +27,10 @@ class Progress:
     """Where a run stands after a step."""
 
     model: GPT
-    step: int
+    done: Done
     n_steps: int
-    tokens: int
-    """Predicted tokens so far."""
     loss: float
-    """Loss per token of this step, unweighted; nan where it was not asked for."""
-    seconds: float
+    """Loss per token of this step, unweighted."""
 
 
 Listener = Callable[[Progress], dict[str, Any] | None]
@@ -45,9 +42,16 @@ def pick_device(name: str) -> torch.device:
 
 
 def autocast(config: TrainConfig, device: torch.device) -> AbstractContextManager[None]:
-    if config.precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, torch.bfloat16)
+    """The precision that a run computes in."""
+    low = config.precision == "bfloat16" or (config.precision == "auto" and has_bfloat16(device))
+    return torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies in bfloat16 itself; where it does not, bfloat16 is slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
@@ -73,17 +77,16 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     device = pick_device(config.device)
     model = build_model(run).to(device)
     optimizer = build_optimizer(model, config)
-    first = 0
+    done = Done(step=0, tokens=0, seconds=0.0)
     if files:
         files.open_for(run)
         if checkpoint := latest_checkpoint(files.checkpoints):
-            first = load_checkpoint(checkpoint, model, optimizer)
+            done = load_checkpoint(checkpoint, model, optimizer)
             logger.info("resumed from %s", checkpoint)
-        files.keep_metrics_until(first)
-    tokens = tokens_before(loader, first)
-    start = time.perf_counter()
+        files.keep_metrics_until(done.step)
+    tokens, start = done.tokens, time.perf_counter() - done.seconds
 
-    for step in range(first, n_steps):
+    for step in range(done.step, n_steps):
         rate = learning_rate(step, n_steps, peak=config.learning_rate, warmup_steps=config.warmup_steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -96,29 +99,22 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         optimizer.step()
         tokens += loss.n_predicted
 
-        done = step + 1
-        if due(done, config.log_every, n_steps) or due(done, config.evaluate_every, n_steps):
-            progress = Progress(model, done, n_steps, tokens, loss.mean, time.perf_counter() - start)
-            record = {"step": done, "tokens": tokens, "loss": progress.loss, "learning_rate": rate}
+        done = Done(step=step + 1, tokens=tokens, seconds=round(time.perf_counter() - start, 3))
+        if due(done.step, config.log_every, n_steps) or is_evaluation(done.step, n_steps, config.evaluations):
+            record: dict[str, Any] = {**asdict(done), "loss": loss.mean, "learning_rate": rate}
             for listener in listeners:
-                record |= listener(progress) or {}
+                record |= listener(Progress(model, done, n_steps, loss.mean)) or {}
             if files:
-                files.log({**record, "seconds": round(progress.seconds, 3)})
-        if files and due(done, config.checkpoint_every, n_steps):
-            save_checkpoint(checkpoint_at(files.checkpoints, done), model, optimizer, done)
+                files.log(record)
+            start += time.perf_counter() - start - done.seconds  # listeners do not count as training
+        if files and due(done.step, config.checkpoint_every, n_steps):
+            save_checkpoint(checkpoint_at(files.checkpoints, done.step), model, optimizer, done)
     return model
 
 
 def due(step: int, every: int, n_steps: int) -> bool:
     """Whether something that happens every so often, and at the end, happens after this step."""
     return step == n_steps or (every > 0 and step % every == 0)
-
-
-def tokens_before(loader: Loader, step: int) -> int:
-    """Predicted tokens in all steps before this one."""
-    epochs, within = divmod(step, loader.steps_per_epoch)
-    rest = range(step - within, step)
-    return epochs * loader.tokens_per_epoch + sum(batch.n_predicted for k in rest for batch in loader.step(k))
 
 
 def check_vocabulary(run: RunConfig, data: Data) -> None:

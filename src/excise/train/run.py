@@ -33,15 +33,15 @@ class TrainConfig:
     """On matrices and embeddings; biases and norms have none."""
     clip_norm: float = 0.0
     """Largest gradient norm within a part; 0 turns clipping off."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 means autocast; parameters and optimizer state stay in float32."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """bfloat16 means autocast; parameters and optimizer state stay in float32. `auto` takes it where the device has it."""
     paper_faithful_optimizer: bool = False
     """Give frozen parts a zero gradient, under which AdamW still moves them, as in the paper's description."""
     device: str = "auto"
     seed: int = 0
     log_every: int = 10
-    evaluate_every: int = 0
-    """Steps between losses before and after ablation during training; 0 means none."""
+    evaluations: int = 0
+    """How often losses before and after ablation are followed during training, at equal intervals."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 means only at the end."""
 
@@ -50,7 +50,7 @@ class TrainConfig:
             raise ValueError(f"train.learning_rate={self.learning_rate:g} must be above 0")
         if self.log_every < 1:
             raise ValueError(f"train.log_every={self.log_every} must be at least 1")
-        for name in ("warmup_steps", "evaluate_every", "checkpoint_every", "clip_norm"):
+        for name in ("warmup_steps", "evaluations", "checkpoint_every", "clip_norm"):
             if getattr(self, name) < 0:
                 raise ValueError(f"train.{name}={getattr(self, name)} cannot be negative")
 
@@ -93,6 +93,13 @@ class RunDirectory:
 
     def open_for(self, run: RunConfig) -> None:
         """Create the directory, or check that it belongs to this very configuration."""
+        self.check(run)
+        if not self.config_file.exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            configs.save(run, self.config_file)
+
+    def check(self, run: RunConfig) -> None:
+        """Refuse a directory that belongs to something else."""
         if self.config_file.exists():
             if self.config() != run:
                 raise ValueError(
@@ -101,9 +108,6 @@ class RunDirectory:
                 )
         elif self.path.exists() and any(self.path.iterdir()):
             raise ValueError(f"{self.path} is not empty and holds no run; choose another directory")
-        else:
-            self.path.mkdir(parents=True, exist_ok=True)
-            configs.save(run, self.config_file)
 
     def config(self) -> RunConfig:
         return configs.load(RunConfig, self.config_file)

@@ -40,6 +40,11 @@ def tokens(amount: float) -> Budget:
     return Budget(unit="tokens", amount=amount)
 
 
+def is_evaluation(step: int, n_steps: int, evaluations: int) -> bool:
+    """Whether a step, counted from 1, ends one of so many equal shares of a run."""
+    return step in {round(k * n_steps / evaluations) for k in range(1, evaluations + 1)}
+
+
 def learning_rate(step: int, n_steps: int, *, peak: float, warmup_steps: int) -> float:
     """Linear warm-up, then a cosine to zero; steps count from 0."""
     if step < warmup_steps:

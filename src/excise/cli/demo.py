@@ -1,0 +1,63 @@
+"""excise demo"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from excise.cli.arguments import parse
+
+if TYPE_CHECKING:
+    from excise.evals.results import Claim
+
+
+@dataclass(frozen=True)
+class DemoArguments:
+    """Train no filter, data filter, SGTM and a perfect filter on bilingual stories, and compare what they forgot."""
+
+    directory: Path = Path("excise-demo")
+    """Where runs, results.json, tradeoff.png and report.html go; what is there already is not done again."""
+    seed: int = 0
+
+
+def main(args: Sequence[str]) -> int:
+    arguments = parse(DemoArguments, args, "demo")
+    from excise.cli.progress import ProgressBar
+    from excise.config import override
+    from excise.recipes.demo import demo, run_demo
+    from excise.report.page import write_report
+    from excise.report.plots import METHODS, save_tradeoff
+
+    console = Console(soft_wrap=True)
+    recipe = override(demo(), {"train.seed": arguments.seed, "data.seed": arguments.seed})
+    results = run_demo(arguments.directory, recipe, lambda method: [ProgressBar(console, method)])
+    plain = asdict(results)
+    save_tradeoff(plain, arguments.directory / "tradeoff.png")
+    write_report(plain, arguments.directory / "report.html")
+    labels = {method.name: method.label for method in METHODS}
+    console.print(losses_table(plain["losses"], labels))
+    for claim in results.claims:
+        console.print(claim_line(claim), highlight=False)
+    for name in ("results.json", "tradeoff.png", "report.html"):
+        console.print(str(arguments.directory / name), highlight=False)
+    return 0 if all(claim.holds for claim in results.claims) else 1
+
+
+def losses_table(losses: dict[str, dict[str, dict[str, float]]], labels: dict[str, str]) -> Table:
+    table = Table(title="Loss per token on stories that no model has seen")
+    table.add_column("method")
+    for language in ("English", "Spanish"):
+        for stage in ("before", "ablated", "calibrated"):
+            table.add_column(f"{language}\n{stage}", justify="right")
+    for method, sets in losses.items():
+        values = [f"{sets[role][stage]:.3f}" for role in ("retain", "forget") for stage in sets[role]]
+        table.add_row(labels[method], *values)
+    return table
+
+
+def claim_line(claim: "Claim") -> str:
+    mark = "[green]holds[/green]        " if claim.holds else "[bold red]DOES NOT HOLD[/bold red]"
+    return f"{mark} {claim.name} {claim.bound:.3f}: {claim.value:.3f}"

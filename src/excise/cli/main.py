@@ -1,0 +1,54 @@
+"""The `excise` command: each sub-command parses, calls one library function and prints what it wrote."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from excise import __version__
+from excise.labels import nearest
+
+COMMANDS = {
+    "demo": "train four small bilingual models and show what removing Spanish leaves (3 minutes on two cores)",
+    "train": "train a recipe, or go on with it: excise train demo --directory runs/demo",
+    "evaluate": "losses of a run before ablation, after it, and calibrated",
+    "ablate": "write a copy of a run without the knowledge in a module",
+    "sample": "continue a prompt with the full and the ablated model",
+    "bench": "tokens per second of plain and of routed training on this machine",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 where a claim does not hold, 2 for bad input."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    errors = Console(stderr=True, soft_wrap=True)
+    if not args or args[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if args[0] == "--version":
+        print(__version__)
+        return 0
+    try:
+        if args[0] not in COMMANDS:
+            raise ValueError(f"unknown command {args[0]!r}; {nearest(args[0], COMMANDS)}")
+        command = importlib.import_module(f"excise.cli.{args[0]}")
+        code: int = command.main(args[1:])
+        return code
+    except (ValueError, OSError) as error:
+        errors.print(f"error: {error}", style="red", markup=False, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        errors.print("stopped; the same command goes on from the last checkpoint", highlight=False)
+        return 130
+
+
+def usage() -> str:
+    lines = [f"  excise {name:<10} {text}" for name, text in COMMANDS.items()]
+    return "\n".join(["Excise: train language models whose knowledge can be cut out again.", "", *lines, ""]) + (
+        "\nexcise COMMAND --help lists the options of a command."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Progress of a run: a bar on a terminal, an aligned line now and then elsewhere."""
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from excise.train import loop
+
+
+class ProgressBar:
+    """A listener that shows loss, tokens per second and the time left."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self.console, self.title = console, title
+        self.bar = Progress(
+            TextColumn(f"{title:<16}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} steps"),
+            TextColumn("loss {task.fields[loss]:.3f}"),
+            TextColumn("{task.fields[speed]:,.0f} tokens/s"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.task = self.bar.add_task(title, total=None, loss=float("nan"), speed=0.0)
+        self.before: tuple[float, int] | None = None
+
+    def __call__(self, progress: loop.Progress) -> None:
+        speed = self._speed(progress)
+        if not self.console.is_terminal:
+            self._line(progress, speed)
+            return
+        self.bar.start()
+        self.bar.update(
+            self.task, completed=progress.done.step, total=progress.n_steps, loss=progress.loss, speed=speed
+        )
+        if progress.done.step == progress.n_steps:
+            self.bar.stop()
+
+    def _speed(self, progress: loop.Progress) -> float:
+        """Tokens per second since the last call."""
+        seconds, tokens = self.before or (0.0, 0)
+        self.before = (progress.done.seconds, progress.done.tokens)
+        return (progress.done.tokens - tokens) / max(1e-9, progress.done.seconds - seconds)
+
+    def _line(self, progress: loop.Progress, speed: float) -> None:
+        left = progress.done.seconds / progress.done.step * (progress.n_steps - progress.done.step)
+        self.console.print(
+            f"{self.title:<16} step {progress.done.step:>6}/{progress.n_steps}  loss {progress.loss:7.4f}  "
+            f"{speed:>9,.0f} tokens/s  {left:5.0f} s left",
+            highlight=False,
+        )

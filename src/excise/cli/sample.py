@@ -1,0 +1,54 @@
+"""excise sample RUN --prompt TEXT"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from excise.cli.arguments import parse
+
+
+@dataclass(frozen=True)
+class SampleArguments:
+    """Continue a prompt with the full model of a run, and with its modules removed."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+    prompt: str
+    tokens: int = 60
+    temperature: float = 0.7
+    """0 takes the likeliest token."""
+    top_k: int = 40
+    seed: int = 0
+
+
+def main(args: Sequence[str]) -> int:
+    arguments = parse(SampleArguments, args, "sample")
+    from excise.data.dataset import load_tokenizer
+    from excise.evals.samples import continue_text
+    from excise.model.ablation import ablate
+    from excise.train.release import load_run
+    from excise.train.run import RunDirectory
+
+    tokenizer = load_tokenizer(RunDirectory(arguments.run).config().data)
+    model, _ = load_run(arguments.run)
+    models = {"full" if model.partition.domains else "model": model}
+    for domain in model.partition.domains:
+        models["ablated"] = ablate(models.get("ablated", model), domain)
+    console = Console(soft_wrap=True)
+    for name, one in models.items():
+        written = continue_text(
+            one,
+            tokenizer,
+            arguments.prompt,
+            n_tokens=arguments.tokens,
+            temperature=arguments.temperature,
+            top_k=arguments.top_k,
+            seed=arguments.seed,
+        )
+        console.print(f"[bold]{name:<8}[/bold] ", end="")
+        console.print(arguments.prompt, style="cyan", markup=False, highlight=False, end="")
+        console.print(written, markup=False, highlight=False)
+    return 0

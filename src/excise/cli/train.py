@@ -1,0 +1,48 @@
+"""excise train RECIPE"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from excise.cli.arguments import parse
+from excise.labels import nearest
+from excise.train.run import RunConfig
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train a run to the end of its budget, or go on from its last checkpoint."""
+
+    directory: Path
+    """Where the run lives."""
+    run: Annotated[RunConfig, tyro.conf.arg(name="")]
+
+
+def main(args: Sequence[str]) -> int:
+    from excise.recipes import RECIPES
+
+    if not args or args[0].startswith("-"):
+        print("usage: excise train RECIPE --directory DIRECTORY [OPTIONS]\nrecipes: " + ", ".join(RECIPES))
+        return 0 if args and args[0] in ("-h", "--help") else 2
+    if args[0] not in RECIPES:
+        raise ValueError(f"unknown recipe {args[0]!r}; {nearest(args[0], RECIPES)}")
+    default = TrainArguments(Path("runs") / args[0], RECIPES[args[0]]())
+    arguments = parse(TrainArguments, args[1:], f"train {args[0]}", default)
+
+    from excise.cli.progress import ProgressBar
+    from excise.data.dataset import load_data
+    from excise.evals.tradeoff import Tradeoff
+    from excise.train.loop import train
+    from excise.train.run import RunDirectory
+
+    run, console = arguments.run, Console(soft_wrap=True)
+    RunDirectory(arguments.directory).check(run)
+    data = load_data(run.data, run.routing.domains)
+    tradeoff = Tradeoff(run.train.evaluations, data.test, run.routing.modules)
+    train(run, data, arguments.directory, [ProgressBar(console, args[0]), tradeoff])
+    console.print(str(arguments.directory), highlight=False)
+    return 0

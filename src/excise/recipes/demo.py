@@ -1,0 +1,196 @@
+"""The demo: four small bilingual models, and what is left of Spanish in each (paper, figure 4a, in three minutes).
+
+English is retain, Spanish is forget, and a tenth of the Spanish is not discovered by the simulated classifier. Every
+method trains one epoch on the documents left to it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from excise.config import override
+from excise.data.dataset import DataConfig, load_data
+from excise.data.loader import BatchConfig
+from excise.data.tokens import Tokenizer, story_tokenizer
+from excise.evals.losses import AblationLosses
+from excise.evals.results import Claim, RunResults, recovered, write_json
+from excise.evals.run import evaluate_run
+from excise.evals.samples import continue_text
+from excise.evals.tradeoff import Tradeoff
+from excise.labels import RETAIN
+from excise.model.ablation import ablate
+from excise.model.gpt import GPT, GPTConfig
+from excise.routing.rules import RoutingConfig
+from excise.train.loop import Listener, train
+from excise.train.release import load_run
+from excise.train.run import RunConfig, RunDirectory, TrainConfig
+
+DOMAIN = "spanish"
+EVALUATIONS = 4
+"""Points of each curve, the final one included."""
+CALIBRATION_ITERATIONS = 12
+PROMPTS = {
+    "english": ("One day, a little girl", "It was raining, and", "“I am not afraid,” said"),
+    "spanish": ("Un día, una niña pequeña", "Estaba lloviendo y", "—No tengo miedo —dijo"),
+}
+
+
+def demo() -> RunConfig:
+    """SGTM at the size of the demo; `excise train demo` runs it alone."""
+    return RunConfig(
+        data=DataConfig(n_stories=1700, n_test_stories=240, undiscovered_share=0.1, calibration_share=2 / 3),
+        model=GPTConfig(vocabulary_size=4096, context=256, n_layers=2, d_model=96, n_heads=4, d_mlp=384),
+        routing=RoutingConfig(domains=(DOMAIN,), forget_heads=1, forget_units=96, norms="retain", forget_weight=0.1),
+        batch=BatchConfig(context=256, rows_per_step=4, rows_per_micro_batch=4),
+        train=TrainConfig(learning_rate=3e-3, warmup_steps=50, log_every=20, evaluations=EVALUATIONS),
+    )
+
+
+def demo_runs(sgtm: RunConfig) -> dict[str, RunConfig]:
+    """The four methods on the same stories with the same labels."""
+    plain = override(sgtm, {"routing.rule": "none"})
+    return {
+        "no_filter": plain,
+        "data_filter": override(plain, {"data.filter": "weak"}),
+        "sgtm": sgtm,
+        "perfect_filter": override(plain, {"data.filter": "perfect"}),
+    }
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Calibrated losses at some point of training."""
+
+    step: int
+    tokens: int
+    share: float
+    """Of the training that is done."""
+    retain: float
+    forget: float
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    steps: int
+    tokens: int
+    seconds: float
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One opening, continued by the model of SGTM before and after its module is removed."""
+
+    language: str
+    prompt: str
+    full: str
+    ablated: str
+
+
+@dataclass(frozen=True)
+class DemoResults:
+    losses: Mapping[str, Mapping[str, AblationLosses]]
+    """By method, then `retain` or `forget`."""
+    recovered: float
+    claims: Sequence[Claim]
+    curves: Mapping[str, Sequence[CurvePoint]]
+    runs: Mapping[str, RunSummary]
+    samples: Sequence[Sample]
+    configuration: Mapping[str, Any]
+
+
+def run_demo(directory: Path, sgtm: RunConfig, listeners: Callable[[str], Sequence[Listener]]) -> DemoResults:
+    """Train and evaluate the four methods, and write results.json; what is done already is not done again."""
+    results: dict[str, RunResults] = {}
+    curves: dict[str, list[CurvePoint]] = {}
+    for method, run in demo_runs(sgtm).items():
+        results[method], curves[method] = _train_and_evaluate(directory / "runs" / method, run, listeners(method))
+    model, _ = load_run(directory / "runs" / "sgtm")
+    losses = {method: _by_role(result.losses) for method, result in results.items()}
+    demo_results = DemoResults(
+        losses=losses,
+        recovered=_recovered(losses),
+        claims=demo_claims(losses),
+        curves=curves,
+        runs={method: RunSummary(r.step, r.tokens, r.seconds, r.parameters) for method, r in results.items()},
+        samples=demo_samples(model, story_tokenizer()),
+        configuration={
+            "excise": version("excise"),
+            "torch": version("torch"),
+            "seed": sgtm.train.seed,
+            "undiscovered_share": sgtm.data.undiscovered_share,
+            "n_stories": sgtm.data.n_stories,
+            "forget_weight": sgtm.routing.forget_weight,
+        },
+    )
+    write_json(demo_results, directory / "results.json")
+    return demo_results
+
+
+def _train_and_evaluate(
+    directory: Path, run: RunConfig, listeners: Sequence[Listener]
+) -> tuple[RunResults, list[CurvePoint]]:
+    data = load_data(run.data, run.routing.domains)
+    tradeoff = Tradeoff(run.train.evaluations, data.test, run.routing.modules, data.calibration)
+    train(run, data, directory, [*listeners, tradeoff])
+    results = evaluate_run(directory, data, iterations=CALIBRATION_ITERATIONS)
+    points = [
+        CurvePoint(record["step"], record["tokens"], record["step"] / results.step, **_calibrated(record["losses"]))
+        for record in RunDirectory(directory).metrics()
+        if "losses" in record
+    ]
+    return results, points
+
+
+def _calibrated(losses: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {"retain": losses[RETAIN]["calibrated"], "forget": losses[DOMAIN]["calibrated"]}
+
+
+def _by_role(losses: Mapping[str, AblationLosses]) -> dict[str, AblationLosses]:
+    return {"retain": losses[RETAIN], "forget": losses[DOMAIN]}
+
+
+def _recovered(losses: Mapping[str, Mapping[str, AblationLosses]]) -> float:
+    forget = {method: by_role["forget"].calibrated for method, by_role in losses.items()}
+    return recovered(forget["sgtm"], data_filter=forget["data_filter"], perfect_filter=forget["perfect_filter"])
+
+
+def demo_claims(losses: Mapping[str, Mapping[str, AblationLosses]]) -> list[Claim]:
+    """What the demo sets out to show; each can fail."""
+    calibrated = {(method, role): loss.calibrated for method, roles in losses.items() for role, loss in roles.items()}
+    before = {method: roles["forget"].before for method, roles in losses.items()}
+    return [
+        Claim.at_least("share of the perfect filter's forgetting recovered by SGTM", _recovered(losses), 0.8),
+        Claim.at_most(
+            "English loss of SGTM relative to the data filter's",
+            calibrated["sgtm", "retain"] / calibrated["data_filter", "retain"],
+            1.05,
+        ),
+        Claim.at_most(
+            "Spanish loss with no filter relative to the perfect filter's",
+            calibrated["no_filter", "forget"] / calibrated["perfect_filter", "forget"],
+            0.6,
+        ),
+        Claim.at_most(
+            "Spanish loss of SGTM before ablation, against the midpoint of no filter and perfect filter",
+            before["sgtm"],
+            (before["no_filter"] + before["perfect_filter"]) / 2,
+        ),
+    ]
+
+
+def demo_samples(model: GPT, tokenizer: Tokenizer) -> list[Sample]:
+    """The same openings, continued by the full and by the ablated model."""
+    ablated = ablate(model, DOMAIN)
+    return [
+        Sample(
+            language,
+            prompt,
+            continue_text(model, tokenizer, prompt, n_tokens=40),
+            continue_text(ablated, tokenizer, prompt, n_tokens=40),
+        )
+        for language, prompts in PROMPTS.items()
+        for prompt in prompts
+    ]

@@ -5,7 +5,7 @@ import json
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from excise.labels import nearest
 
@@ -60,22 +60,26 @@ def parse_union(kind: Any, value: Any, where: str) -> Any:
     raise ValueError(f"{where}={value!r} fits none of {kind}")
 
 
-def override(config: C, changes: Mapping[str, Any]) -> C:
-    """The same config with some values changed, each named by its path: `{"train.budget": steps(10)}`."""
+def override(config: C, changes: Mapping[str, Any], where: str = "") -> C:
+    """The same config with some values changed, each named by its path: `{"train.budget": steps(10)}`.
+
+    All changes are made at once, so that only the outcome has to be valid.
+    """
+    kind: Any = type(config)
+    known, hints = [field.name for field in dataclasses.fields(kind)], get_type_hints(kind)
+    values: dict[str, Any] = {}
+    deeper: dict[str, dict[str, Any]] = {}
     for path, value in changes.items():
-        config = _override(config, path.split("."), value, path)
-    return config
-
-
-def _override(config: Any, path: list[str], value: Any, whole: str) -> Any:
-    known = [field.name for field in dataclasses.fields(config)]
-    if path[0] not in known:
-        raise ValueError(f"unknown option {whole}; {nearest(path[0], known)}")
-    if len(path) > 1:
-        value = _override(getattr(config, path[0]), path[1:], value, whole)
-    else:
-        value = parse(get_type_hints(type(config))[path[0]], value, whole)
-    return dataclasses.replace(config, **{path[0]: value})
+        name, _, rest = path.partition(".")
+        if name not in known:
+            raise ValueError(f"unknown option {where}{path}; {nearest(name, known)}")
+        if rest:
+            deeper.setdefault(name, {})[rest] = value
+        else:
+            values[name] = parse(hints[name], value, f"{where}{name}")
+    for name, inner in deeper.items():
+        values[name] = override(values.get(name, getattr(config, name)), inner, f"{where}{name}.")
+    return cast(C, dataclasses.replace(cast(Any, config), **values))
 
 
 def save(config: Any, path: Path) -> None:

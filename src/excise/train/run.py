@@ -19,6 +19,8 @@ from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
 from excise.train.schedule import Budget
 
+Precision = Literal["auto", "float32", "bfloat16"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -33,7 +35,7 @@ class TrainConfig:
     """On matrices and embeddings; biases and norms have none."""
     clip_norm: float = 0.0
     """Largest gradient norm within a part; 0 turns clipping off."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """bfloat16 means autocast; parameters and optimizer state stay in float32. `auto` takes it where the device has it."""
     paper_faithful_optimizer: bool = False
     """Give frozen parts a zero gradient, under which AdamW still moves them, as in the paper's description."""

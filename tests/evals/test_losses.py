@@ -1,0 +1,121 @@
+"""Losses and calibration against plain computations."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from excise.data.packing import Corpus
+from excise.evals.calibration import ALPHA, L2, calibrate
+from excise.evals.losses import ablation_losses, evaluate
+from excise.evals.results import Claim, recovered
+from excise.evals.samples import continue_text
+from excise.model.ablation import ablate
+from tests.reference import naive_losses
+from tests.small import SMALL, random_documents, routing_for, small_model
+
+
+def corpora():
+    return {
+        "retain": Corpus.of(random_documents(12, seed=1), [1] * 12),
+        "spanish": Corpus.of(random_documents(12, seed=2), [2] * 12),
+    }
+
+
+def test_loss_is_the_sum_over_all_tokens_of_all_documents():
+    routing = routing_for("sgtm")
+    model = small_model(routing)
+    documents = random_documents(12, seed=1)
+    alone = [
+        naive_losses(model, d, [routing.effects[0]] * (len(d) - 1), torch.ones(len(d) - 1, dtype=torch.bool)).sum()
+        for d in documents
+    ]
+    loss = evaluate(model, corpora()["retain"])
+    assert loss.n_tokens == sum(len(document) - 1 for document in documents)
+    assert loss.total == pytest.approx(sum(float(losses.detach()) for losses in alone), rel=1e-5)
+
+
+def test_removed_modules_are_those_of_the_ablated_model():
+    model = small_model(routing_for("sgtm"))
+    corpus = corpora()["spanish"]
+    expected = evaluate(ablate(model, "spanish"), corpus).mean
+    assert evaluate(model, corpus, removed=["spanish"]).mean == pytest.approx(expected, rel=1e-5)
+    assert evaluate(model, corpus).mean != pytest.approx(expected, rel=1e-3)
+
+
+def objective(model, bias):
+    """Forget loss + alpha x retain loss + L2, straight from its definition."""
+    shift = torch.as_tensor(bias, dtype=torch.float32)
+    losses = {name: evaluate(model, c, removed=["spanish"], bias=shift).mean for name, c in corpora().items()}
+    return losses["spanish"] + ALPHA * losses["retain"] + L2 / 2 * float(np.square(bias).sum())
+
+
+def test_calibration_finds_the_optimum_of_a_convex_solver():
+    model = small_model(routing_for("sgtm"))
+    bias = calibrate(model, corpora(), ["spanish"], iterations=200)
+    start = objective(model, np.zeros(SMALL.vocabulary_size))
+    ours = objective(model, bias.numpy())
+    solved = minimize(
+        lambda b: objective(model, b),
+        bias.numpy().astype(float),
+        method="L-BFGS-B",
+        options={"maxiter": 3, "eps": 1e-2},
+    )
+    assert ours < start
+    assert ours <= solved.fun + 1e-3 * abs(solved.fun)
+    # At the optimum of a convex problem no direction goes down.
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        assert objective(model, bias.numpy() + 0.05 * random.normal(size=SMALL.vocabulary_size)) > ours
+
+
+def test_a_domain_moves_its_own_tokens_and_hardly_the_retain_loss():
+    """Tokens that only the domain uses are raised, which costs the retain data next to nothing."""
+    model = small_model(routing_for("sgtm"))
+    random = np.random.default_rng(3)
+    low = [random.integers(0, 30, 12).tolist() for _ in range(30)]
+    high = [random.integers(30, 61, 12).tolist() for _ in range(30)]
+    sets = {"retain": Corpus.of(low, [1] * 30), "spanish": Corpus.of(high, [2] * 30)}
+    losses = ablation_losses(model, sets, ["spanish"], calibrate(model, sets, ["spanish"]))
+    assert losses["retain"].calibrated < losses["retain"].ablated
+    even = losses["spanish"].calibrated
+    assert even > losses["retain"].calibrated
+
+
+def test_recovered_is_0_for_the_data_filter_and_1_for_the_perfect_filter():
+    assert recovered(4.0, data_filter=4.0, perfect_filter=8.0) == 0
+    assert recovered(7.0, data_filter=4.0, perfect_filter=8.0) == 0.75
+    assert recovered(9.0, data_filter=4.0, perfect_filter=8.0) == 1
+
+
+def test_claims_can_fail():
+    assert Claim.at_least("a", 0.8, 0.8).holds
+    assert not Claim.at_least("a", 0.79, 0.8).holds
+    assert Claim.at_most("a", 0.8, 0.8).holds
+    assert not Claim.at_most("a", 0.81, 0.8).holds
+
+
+class LetterTokenizer:
+    """Tokens are numbers written out, for a model whose vocabulary means nothing."""
+
+    end_of_text, vocabulary_size = 0, SMALL.vocabulary_size
+
+    def encode(self, text):
+        return [int(word) for word in text.split()]
+
+    def decode(self, tokens):
+        return " ".join(map(str, tokens))
+
+
+def test_continuations_are_seeded_and_the_coldest_is_the_likeliest():
+    model = small_model(routing_for("sgtm"))
+    tokenizer = LetterTokenizer()
+    once, again = (continue_text(model, tokenizer, "5 6 7", n_tokens=10, seed=1) for _ in range(2))
+    assert once == again
+    cold = continue_text(model, tokenizer, "5 6 7", n_tokens=1, temperature=0)
+    assert int(cold or 0) == int(model(torch.tensor([[5, 6, 7]]))[0, -1].argmax())
+
+
+def test_an_empty_prompt_is_an_error():
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        continue_text(small_model(routing_for("sgtm")), LetterTokenizer(), "")

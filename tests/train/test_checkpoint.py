@@ -1,0 +1,179 @@
+"""Checkpoints in parts, runs that resume bit for bit, and releases that hold nothing of a module."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from excise.config import override
+from excise.data.dataset import DataConfig, load_data
+from excise.data.loader import BatchConfig
+from excise.model.gpt import GPTConfig
+from excise.routing.rules import RoutingConfig
+from excise.train.checkpoint import latest_checkpoint, load_checkpoint, read_manifest
+from excise.train.loop import train
+from excise.train.release import load_run, release
+from excise.train.run import RunConfig, RunDirectory, TrainConfig, build_model
+from excise.train.schedule import Budget
+
+
+def small_run(**changes):
+    run = RunConfig(
+        data=DataConfig(n_stories=12, n_test_stories=8, undiscovered_share=0.25),
+        model=GPTConfig(vocabulary_size=4096, context=64, n_layers=2, d_model=16, n_heads=4, d_mlp=32),
+        routing=RoutingConfig(domains=("spanish",), forget_units=8, norms="retain"),
+        batch=BatchConfig(context=64, rows_per_step=4, rows_per_micro_batch=2, label_mixing="micro_batches"),
+        train=TrainConfig(
+            budget=Budget(unit="steps", amount=9), warmup_steps=3, log_every=1, checkpoint_every=3, precision="float32"
+        ),
+    )
+    return override(run, changes)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_data(small_run().data, ("spanish",))
+
+
+class PlugPulledError(Exception):
+    """The machine went away in the middle of a run."""
+
+
+def stop_after(step):
+    def listener(progress):
+        if progress.done.step == step:
+            raise PlugPulledError
+
+    return listener
+
+
+def without_times(records):
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+@pytest.mark.parametrize("label_mixing", ["rows", "micro_batches", "steps"])
+def test_interrupted_run_ends_as_an_uninterrupted_one_bit_for_bit(tmp_path, data, label_mixing):
+    run = small_run(**{"batch.label_mixing": label_mixing})
+    whole = train(run, data, tmp_path / "whole")
+    for step in (2, 5, 8):
+        with pytest.raises(PlugPulledError):
+            train(run, data, tmp_path / "broken", [stop_after(step)])
+    resumed = train(run, data, tmp_path / "broken")
+    for (name, a), b in zip(whole.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    records = [without_times(RunDirectory(tmp_path / name).metrics()) for name in ("whole", "broken")]
+    assert records[0] == records[1]
+    files = [sorted((tmp_path / name / "checkpoints" / "step-9").glob("*.safetensors")) for name in ("whole", "broken")]
+    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
+
+
+def test_a_finished_run_is_loaded_and_not_trained_again(tmp_path, data):
+    run = small_run()
+    first = train(run, data, tmp_path / "run")
+    again = train(run, data, tmp_path / "run", [stop_after(1)])
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data):
+    directory = tmp_path_factory.mktemp("runs") / "finished"
+    train(small_run(), data, directory)
+    return directory
+
+
+def test_each_file_holds_the_parameters_of_one_part(finished):
+    checkpoint = latest_checkpoint(finished / "checkpoints")
+    names = {path.name for path in checkpoint.iterdir()}
+    parts = ("retain", "joint", "forget-spanish")
+    assert names == {"manifest.json", *(f"{o}{part}.safetensors" for part in parts for o in ("", "optimizer-"))}
+    for part in parts:
+        assert {name.rsplit(".")[-1] for name in load_file(checkpoint / f"{part}.safetensors")} == {
+            part.replace("-", "/")
+        }
+    assert set(read_manifest(checkpoint).files) == names - {"manifest.json"}
+
+
+def copy_of(finished, tmp_path):
+    import shutil
+
+    shutil.copytree(finished, tmp_path / "copy")
+    return latest_checkpoint(tmp_path / "copy" / "checkpoints")
+
+
+def test_a_damaged_file_is_named(finished, tmp_path):
+    checkpoint = copy_of(finished, tmp_path)
+    file = checkpoint / "retain.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(ValueError, match=r"damaged: retain.safetensors is not the file that its manifest lists"):
+        load_run(tmp_path / "copy")
+
+
+def test_a_missing_file_is_named(finished, tmp_path):
+    checkpoint = copy_of(finished, tmp_path)
+    (checkpoint / "joint.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"damaged: joint.safetensors, which its manifest lists, is missing"):
+        load_run(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"done": {}, "files": {}}'])
+def test_a_broken_manifest_is_an_error(finished, tmp_path, content):
+    checkpoint = copy_of(finished, tmp_path)
+    (checkpoint / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest.json cannot be read"):
+        load_run(tmp_path / "copy")
+
+
+def test_a_missing_manifest_is_an_error(finished, tmp_path):
+    checkpoint = copy_of(finished, tmp_path)
+    (checkpoint / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"has no manifest.json"):
+        load_run(tmp_path / "copy")
+
+
+def test_the_safe_model_is_the_folder_without_the_modules_file(finished, tmp_path, data):
+    checkpoint = copy_of(finished, tmp_path)
+    for file in checkpoint.glob("*forget-spanish*"):
+        file.unlink()
+    safe, _ = load_run(tmp_path / "copy", without=["spanish"])
+    with pytest.raises(ValueError, match="forget-spanish"):
+        load_run(tmp_path / "copy")
+    assert safe.partition.domains == ()
+
+
+def test_a_release_holds_nothing_of_the_module_and_computes_as_the_ablated_model(finished, tmp_path):
+    checkpoint = release(finished, tmp_path / "safe", ["spanish"])
+    assert {path.name for path in checkpoint.iterdir()} == {"manifest.json", "retain.safetensors", "joint.safetensors"}
+    safe, _ = load_run(tmp_path / "safe")
+    expected, _ = load_run(finished, without=["spanish"])
+    tokens = torch.arange(20).unsqueeze(0)
+    assert torch.equal(safe(tokens), expected(tokens))
+
+
+def test_a_release_does_not_overwrite(finished, tmp_path):
+    release(finished, tmp_path / "safe", ["spanish"])
+    with pytest.raises(ValueError, match="is not empty; choose another directory"):
+        release(finished, tmp_path / "safe", ["spanish"])
+
+
+def test_a_directory_of_another_configuration_is_refused_and_left_alone(finished, data):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"train.learning_rate is 0.005 there and 0.1 here"):
+        train(small_run(**{"train.learning_rate": 0.1}), data, finished)
+    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+
+
+def test_a_config_with_an_unknown_key_is_refused(finished, tmp_path):
+    copy_of(finished, tmp_path)
+    file = tmp_path / "copy" / "config.json"
+    values = json.loads(file.read_text())
+    values["routing"]["forget_haeds"] = 1
+    file.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"unknown option routing.forget_haeds; did you mean 'forget_heads'"):
+        load_run(tmp_path / "copy")
+
+
+def test_a_checkpoint_of_another_model_is_an_error(finished):
+    run = small_run(**{"routing.embeddings": "retain"})
+    with pytest.raises(ValueError, match="belongs to another model"):
+        load_checkpoint(latest_checkpoint(finished / "checkpoints"), build_model(run))

@@ -1,0 +1,43 @@
+"""Budgets and the learning rate."""
+
+import math
+
+import pytest
+
+from excise.data.loader import BatchConfig, Loader
+from excise.data.packing import Corpus
+from excise.train.schedule import Budget, epochs, is_evaluation, learning_rate, steps, tokens
+
+
+@pytest.fixture
+def loader():
+    documents = [[1] * 11 for _ in range(40)]  # ten pairs each
+    config = BatchConfig(context=10, rows_per_step=4, rows_per_micro_batch=4)
+    return Loader(Corpus.of(documents, [0] * 40), config, seed=0)
+
+
+def test_budgets_in_epochs_steps_and_tokens_agree(loader):
+    assert loader.steps_per_epoch == 10
+    assert loader.tokens_per_epoch == 400
+    assert epochs(2).n_steps(loader) == steps(20).n_steps(loader) == tokens(800).n_steps(loader) == 20
+    assert epochs(0.25).n_steps(loader) == 3
+    assert tokens(401).n_steps(loader) == 11
+
+
+def test_no_budget_is_an_error():
+    with pytest.raises(ValueError, match="is no training"):
+        Budget(unit="steps", amount=0)
+
+
+def test_rate_warms_up_to_its_peak_and_falls_to_zero():
+    rates = [learning_rate(step, 100, peak=2.0, warmup_steps=10) for step in range(101)]
+    assert rates[0] == 0.2
+    assert rates[9] == rates[10] == max(rates) == 2.0
+    assert rates[55] == pytest.approx(1.0)
+    assert rates[100] == pytest.approx(0, abs=1e-12)
+    assert all(math.isfinite(rate) for rate in rates)
+
+
+def test_evaluations_divide_a_run_into_equal_shares():
+    assert [step for step in range(1, 11) if is_evaluation(step, 10, 4)] == [2, 5, 8, 10]
+    assert not any(is_evaluation(step, 10, 0) for step in range(1, 11))

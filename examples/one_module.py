@@ -19,10 +19,10 @@ def corpus(texts: list[str], label: int) -> Corpus:
     return Corpus.of([[*tokenizer.encode(text), tokenizer.end_of_text] for text in texts], [label] * len(texts))
 
 
-books = stories(48, seed=0, split="train")
+books = stories(24, seed=0, split="train")
 english, spanish = [story.english for story in books], [story.spanish for story in books]
 tokens = [[*tokenizer.encode(text), tokenizer.end_of_text] for text in english + spanish]
-labels = [0] * 36 + [1] * 12 + [2] * 48  # unlabeled, retain, and forget data of the first domain
+labels = [0] * 18 + [1] * 6 + [2] * 24  # unlabeled, retain, and forget data of the first domain
 (batch,) = evaluation_batches(Corpus.of(tokens, labels), context=256, rows_per_batch=1000)
 
 optimizer = build_optimizer(model, TrainConfig(learning_rate=3e-3))

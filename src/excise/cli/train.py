@@ -42,7 +42,7 @@ def main(args: Sequence[str]) -> int:
     run, console = arguments.run, Console(soft_wrap=True)
     RunDirectory(arguments.directory).check(run)
     data = load_data(run.data, run.routing.domains)
-    tradeoff = Tradeoff(run.train.evaluations, data.test, run.routing.modules)
+    tradeoff = Tradeoff(run.train.evaluations, data, run.routing.modules)
     train(run, data, arguments.directory, [ProgressBar(console, args[0]), tradeoff])
     console.print(str(arguments.directory), highlight=False)
     return 0

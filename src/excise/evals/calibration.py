@@ -5,7 +5,7 @@ altogether. It is fitted on documents that no test uses, for every model alike. 
 in those documents from drifting to minus infinity. The problem is convex.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,9 +15,10 @@ from excise.evals.losses import batches_of, without_modules
 from excise.labels import RETAIN
 from excise.model.gpt import GPT
 
+Calibrate = Callable[[GPT, Mapping[str, Corpus], Sequence[str]], Tensor]
 ALPHA = 100.0
 L2 = 1e-5
-CHUNK = 2048
+CHUNK = 256
 """Rows whose logits are in memory at a time."""
 
 
@@ -28,7 +29,6 @@ def calibrate(
     removed: Sequence[str] = (),
     *,
     alpha: float = ALPHA,
-    start: Tensor | None = None,
     iterations: int = 40,
     rows_per_set: int = 16384,
 ) -> Tensor:
@@ -43,8 +43,7 @@ def calibrate(
     wanted = torch.zeros(V, device=hidden.device).index_add_(0, targets, weights)
     # The curvature of the loss in each bias is about the frequency of its token: scaled by that, all are alike.
     scale = (wanted + alpha / len(targets)).rsqrt()
-    bias = torch.zeros(V, device=hidden.device) if start is None else start / scale
-    bias.requires_grad_()
+    bias = torch.zeros(V, device=hidden.device, requires_grad=True)
     solver = torch.optim.LBFGS([bias], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
 
     @torch.no_grad()

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from excise.data.packing import IGNORED, Batch, Corpus, evaluation_batches
+from excise.data.packing import Batch, Corpus, evaluation_batches
 from excise.labels import forget_part
 from excise.model.gpt import GPT
 from excise.routing.route import Route, single_route
@@ -39,9 +39,8 @@ def evaluate(model: GPT, corpus: Corpus, *, removed: Sequence[str] = (), bias: T
     total, n_tokens = 0.0, 0
     for batch in batches_of(model, corpus):
         hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
-        predicted = batch.targets != IGNORED
-        logits = model.logits(hidden[predicted], route, bias).float()
-        total += nn.functional.cross_entropy(logits, batch.targets[predicted], reduction="sum").item()
+        losses, _ = model.losses(hidden, batch.targets, torch.ones_like(hidden[..., 0]), route, bias)
+        total += losses.item()
         n_tokens += batch.n_predicted
     return Loss(total, n_tokens)
 
@@ -67,11 +66,10 @@ def ablation_losses(
     model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], bias: Tensor
 ) -> dict[str, AblationLosses]:
     """Losses on every set before ablation, after it, and after calibration."""
-    return {
-        name: AblationLosses(
-            evaluate(model, corpus).mean,
-            evaluate(model, corpus, removed=removed).mean,
-            evaluate(model, corpus, removed=removed, bias=bias).mean,
-        )
-        for name, corpus in sets.items()
-    }
+
+    def losses(corpus: Corpus) -> AblationLosses:
+        before = evaluate(model, corpus).mean
+        ablated = evaluate(model, corpus, removed=removed).mean if removed else before
+        return AblationLosses(before, ablated, evaluate(model, corpus, removed=removed, bias=bias).mean)
+
+    return {name: losses(corpus) for name, corpus in sets.items()}

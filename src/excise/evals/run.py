@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from excise.data.dataset import Data
-from excise.evals.calibration import calibrate
+from excise.evals.calibration import Calibrate, calibrate
 from excise.evals.losses import ablation_losses
 from excise.evals.results import RunResults, write_json
 from excise.model.gpt import n_parameters
@@ -11,11 +11,11 @@ from excise.train.release import load_run
 from excise.train.run import RunDirectory
 
 
-def evaluate_run(directory: Path, data: Data, *, iterations: int = 40, rows_per_set: int = 16384) -> RunResults:
+def evaluate_run(directory: Path, data: Data, calibrate: Calibrate = calibrate) -> RunResults:
     """Losses of a run's latest checkpoint, also written to its results.json."""
     model, done = load_run(directory)
     removed = model.partition.domains
-    bias = calibrate(model, data.calibration, removed, iterations=iterations, rows_per_set=rows_per_set)
+    bias = calibrate(model, data.calibration, removed)
     results = RunResults(
         losses=ablation_losses(model, data.test, removed, bias),
         removed=removed,

@@ -185,23 +185,25 @@ class GPT(nn.Module):
 
     def logits(self, hidden: Tensor, route: Route = PLAIN, shift: Tensor | None = None) -> Tensor:
         """The tied output head (B T V), with a calibration bias added where one is given."""
-        weight, bias, frozen = self._head(route)
-        if shift is not None:
-            bias = shift if bias is None else bias + shift
+        weight, bias, frozen = self._head(route, shift)
         biases = [] if bias is None else [bias]
         return routed_linear(hidden, [weight], [frozen], OUTPUT, biases, [frozen] * len(biases))
 
-    def losses(self, hidden: Tensor, targets: Tensor, weights: Tensor, route: Route = PLAIN) -> tuple[Tensor, Tensor]:
+    def losses(
+        self, hidden: Tensor, targets: Tensor, weights: Tensor, route: Route = PLAIN, shift: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The weighted sum of the losses of all rows, for the backward pass, and each row's loss (B T).
 
         Equal to the cross-entropy of the logits, without ever holding all of them.
         """
-        weight, bias, frozen = self._head(route)
+        weight, bias, frozen = self._head(route, shift)
         return head_losses(hidden, weight, bias, targets, weights, frozen)
 
-    def _head(self, route: Route) -> tuple[Tensor, Tensor | None, Rows]:
+    def _head(self, route: Route, shift: Tensor | None) -> tuple[Tensor, Tensor | None, Rows]:
         part = self.tokens.part
         bias = None if self.output_bias is None else self.output_bias[part]
+        if shift is not None:
+            bias = shift if bias is None else bias + shift
         return self.tokens.weight[part], bias, route.freeze.get(part, False)
 
 

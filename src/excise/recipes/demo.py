@@ -5,7 +5,8 @@ method trains one epoch on the documents left to it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from excise.config import override
 from excise.data.dataset import DataConfig, load_data
 from excise.data.loader import BatchConfig
 from excise.data.tokens import Tokenizer, story_tokenizer
+from excise.evals import calibration
 from excise.evals.losses import AblationLosses
 from excise.evals.results import Claim, RunResults, recovered, write_json
 from excise.evals.run import evaluate_run
@@ -30,7 +32,8 @@ from excise.train.run import RunConfig, RunDirectory, TrainConfig
 DOMAIN = "spanish"
 EVALUATIONS = 4
 """Points of each curve, the final one included."""
-CALIBRATION_ITERATIONS = 12
+ROWS_PER_SET, ITERATIONS = 8192, 10
+"""Predictions and iterations of each calibration, which has to be quick here."""
 PROMPTS = {
     "english": ("One day, a little girl", "It was raining, and", "“I am not afraid,” said"),
     "spanish": ("Un día, una niña pequeña", "Estaba lloviendo y", "—No tengo miedo —dijo"),
@@ -40,11 +43,13 @@ PROMPTS = {
 def demo() -> RunConfig:
     """SGTM at the size of the demo; `excise train demo` runs it alone."""
     return RunConfig(
-        data=DataConfig(n_stories=1700, n_test_stories=240, undiscovered_share=0.1, calibration_share=2 / 3),
-        model=GPTConfig(vocabulary_size=4096, context=256, n_layers=2, d_model=96, n_heads=4, d_mlp=384),
-        routing=RoutingConfig(domains=(DOMAIN,), forget_heads=1, forget_units=96, norms="retain", forget_weight=0.1),
+        data=DataConfig(n_stories=1500, n_test_stories=210, undiscovered_share=0.1, calibration_share=2 / 3),
+        model=GPTConfig(vocabulary_size=4096, context=256, n_layers=2, d_model=96, n_heads=8, d_mlp=384),
+        routing=RoutingConfig(
+            domains=(DOMAIN,), forget_heads=1, forget_units=48, norms="retain", embeddings="retain", forget_weight=0.1
+        ),
         batch=BatchConfig(context=256, rows_per_step=4, rows_per_micro_batch=4),
-        train=TrainConfig(learning_rate=3e-3, warmup_steps=50, log_every=20, evaluations=EVALUATIONS),
+        train=TrainConfig(learning_rate=3e-3, warmup_steps=50, clip_norm=1.0, log_every=50, evaluations=EVALUATIONS),
     )
 
 
@@ -133,19 +138,27 @@ def _train_and_evaluate(
     directory: Path, run: RunConfig, listeners: Sequence[Listener]
 ) -> tuple[RunResults, list[CurvePoint]]:
     data = load_data(run.data, run.routing.domains)
-    tradeoff = Tradeoff(run.train.evaluations, data.test, run.routing.modules, data.calibration)
+    calibrate = partial(calibration.calibrate, rows_per_set=ROWS_PER_SET, iterations=ITERATIONS)
+    tradeoff = Tradeoff(run.train.evaluations, data, run.routing.modules, calibrate)
     train(run, data, directory, [*listeners, tradeoff])
-    results = evaluate_run(directory, data, iterations=CALIBRATION_ITERATIONS)
-    points = [
-        CurvePoint(record["step"], record["tokens"], record["step"] / results.step, **_calibrated(record["losses"]))
-        for record in RunDirectory(directory).metrics()
-        if "losses" in record
+    results = evaluate_run(directory, data, calibrate)
+    return results, _curve(directory, results)
+
+
+def _curve(directory: Path, results: RunResults) -> list[CurvePoint]:
+    """Calibrated losses during training, and at its end."""
+    records = [record for record in RunDirectory(directory).metrics() if "losses" in record]
+    last = {"step": results.step, "tokens": results.tokens, "losses": asdict(results)["losses"]}
+    return [
+        CurvePoint(
+            step=record["step"],
+            tokens=record["tokens"],
+            share=record["step"] / results.step,
+            retain=record["losses"][RETAIN]["calibrated"],
+            forget=record["losses"][DOMAIN]["calibrated"],
+        )
+        for record in [*records, last]
     ]
-    return results, points
-
-
-def _calibrated(losses: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {"retain": losses[RETAIN]["calibrated"], "forget": losses[DOMAIN]["calibrated"]}
 
 
 def _by_role(losses: Mapping[str, AblationLosses]) -> dict[str, AblationLosses]:

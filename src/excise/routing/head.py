@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from excise.routing.linear import hide
 from excise.routing.route import Rows
 
-CHUNK = 512
+CHUNK = 256
 """Rows whose logits are in memory at a time."""
 
 
@@ -53,11 +53,13 @@ class _HeadLosses(torch.autograd.Function):
         for start in range(0, len(targets), CHUNK):
             here = slice(start, start + CHUNK)
             h, t = hidden[here].to(dtype), targets[here].unsqueeze(-1)
-            log_p = nn.functional.linear(h, head, offset).log_softmax(-1, dtype=torch.float32)
-            losses[here] = -log_p.gather(-1, t).squeeze(-1)
+            logits = nn.functional.linear(h, head, offset)
             if not needs_hidden and not needs_head:
+                losses[here] = -logits.log_softmax(-1, dtype=torch.float32).gather(-1, t).squeeze(-1)
                 continue
-            g = log_p.exp_().scatter_add_(-1, t, torch.full_like(t, -1, dtype=torch.float32)).to(dtype)
+            p = logits.softmax(-1)
+            losses[here] = -p.gather(-1, t).squeeze(-1).float().log()
+            g = p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=dtype))
             # Weights are applied to the narrow side, D, and never to the wide one, V.
             if dhidden is not None:
                 dhidden[here] = (g @ head) * weights[here].unsqueeze(-1)

@@ -1,0 +1,101 @@
+"""The demo in small: all files, the promised results, and a failure that is loud."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from excise.cli.demo import claim_line
+from excise.cli.main import main
+from excise.config import override
+from excise.evals.losses import AblationLosses
+from excise.recipes.demo import demo, demo_claims, demo_runs
+
+
+def tiny():
+    return override(
+        demo(),
+        {
+            "data.n_stories": 16,
+            "data.n_test_stories": 9,
+            "model.d_model": 16,
+            "model.d_mlp": 32,
+            "routing.forget_units": 8,
+            "train.evaluations": 2,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("demo") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("excise.recipes.demo.demo", tiny)
+        code = main(["demo", "--directory", str(directory)])
+        again = main(["demo", "--directory", str(directory)])
+    assert code == again
+    return directory, code
+
+
+def test_results_have_the_promised_shape(outcome):
+    directory, _ = outcome
+    results = json.loads((directory / "results.json").read_text())
+    assert set(results["losses"]) == {"no_filter", "data_filter", "sgtm", "perfect_filter"}
+    for sets in results["losses"].values():
+        assert set(sets) == {"retain", "forget"}
+        for losses in sets.values():
+            assert set(losses) == {"before", "ablated", "calibrated"}
+    for claim in results["claims"]:
+        assert set(claim) == {"name", "value", "bound", "holds"}
+    assert {sample["language"] for sample in results["samples"]} == {"english", "spanish"}
+    assert all(points[-1]["share"] == 1 and len(points) == 2 for points in results["curves"].values())
+
+
+def test_picture_and_page_are_written(outcome):
+    directory, _ = outcome
+    assert (directory / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+    assert "<html" in (directory / "report.html").read_text(encoding="utf-8")
+
+
+def test_an_untrained_demo_fails_loudly(outcome, capsys):
+    directory, code = outcome
+    claims = json.loads((directory / "results.json").read_text())["claims"]
+    assert not all(claim["holds"] for claim in claims)
+    assert code == 1
+
+
+def test_methods_differ_in_nothing_but_rule_and_filter():
+    runs = {method: asdict(run) for method, run in demo_runs(demo()).items()}
+    for run in runs.values():
+        run["routing"]["rule"] = run["data"]["filter"] = None
+    assert all(run == runs["sgtm"] for run in runs.values())
+
+
+def losses(**forget):
+    """Losses that satisfy every claim, but for the calibrated Spanish losses given."""
+    values = {"no_filter": 4.0, "data_filter": 5.0, "sgtm": 8.6, "perfect_filter": 9.0} | forget
+    before = {"no_filter": 4.0, "data_filter": 5.0, "sgtm": 5.0, "perfect_filter": 9.0}
+    return {
+        method: {
+            "retain": AblationLosses(4.0, 4.0, 4.0),
+            "forget": AblationLosses(before[method], loss, loss),
+        }
+        for method, loss in values.items()
+    }
+
+
+def test_claims_hold_or_fail_each_by_itself():
+    assert all(claim.holds for claim in demo_claims(losses()))
+    assert [claim.holds for claim in demo_claims(losses(sgtm=8.1))] == [False, True, True, True]
+    assert [claim.holds for claim in demo_claims(losses(no_filter=5.6))] == [True, True, False, True]
+    worse = losses()
+    worse["sgtm"]["retain"] = AblationLosses(4.3, 4.3, 4.3)
+    assert [claim.holds for claim in demo_claims(worse)] == [True, False, True, True]
+    shallow = losses()
+    shallow["sgtm"]["forget"] = AblationLosses(6.6, 8.6, 8.6)
+    assert [claim.holds for claim in demo_claims(shallow)] == [True, True, True, False]
+
+
+def test_a_claim_that_fails_is_printed_as_such():
+    (claim, *_) = demo_claims(losses(sgtm=8.1))
+    assert "DOES NOT HOLD" in claim_line(claim)

@@ -32,7 +32,7 @@ from excise.train.run import RunConfig, RunDirectory, TrainConfig
 DOMAIN = "spanish"
 EVALUATIONS = 4
 """Points of each curve, the final one included."""
-ROWS_PER_SET, ITERATIONS = 8192, 10
+ROWS_PER_SET, ITERATIONS = 16384, 10
 """Predictions and iterations of each calibration, which has to be quick here."""
 PROMPTS = {
     "english": ("One day, a little girl", "It was raining, and", "“I am not afraid,” said"),
@@ -43,13 +43,20 @@ PROMPTS = {
 def demo() -> RunConfig:
     """SGTM at the size of the demo; `excise train demo` runs it alone."""
     return RunConfig(
-        data=DataConfig(n_stories=1500, n_test_stories=210, undiscovered_share=0.1, calibration_share=2 / 3),
-        model=GPTConfig(vocabulary_size=4096, context=256, n_layers=2, d_model=96, n_heads=8, d_mlp=384),
+        data=DataConfig(n_stories=1600, n_test_stories=180, undiscovered_share=0.1, calibration_share=2 / 3),
+        model=GPTConfig(vocabulary_size=4096, context=256, n_layers=2, d_model=96, n_heads=4, d_mlp=384),
         routing=RoutingConfig(
-            domains=(DOMAIN,), forget_heads=1, forget_units=48, norms="retain", embeddings="retain", forget_weight=0.1
+            domains=(DOMAIN,), forget_heads=1, forget_units=64, norms="retain", embeddings="retain", forget_weight=0.5
         ),
         batch=BatchConfig(context=256, rows_per_step=4, rows_per_micro_batch=4),
-        train=TrainConfig(learning_rate=3e-3, warmup_steps=50, clip_norm=1.0, log_every=50, evaluations=EVALUATIONS),
+        train=TrainConfig(
+            learning_rate=3e-3,
+            module_rate=0.3,
+            warmup_steps=50,
+            clip_norm=1.0,
+            log_every=50,
+            evaluations=EVALUATIONS,
+        ),
     )
 
 

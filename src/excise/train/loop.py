@@ -13,6 +13,7 @@ from torch import nn
 
 from excise.data.dataset import Data
 from excise.data.loader import Loader
+from excise.labels import JOINT, RETAIN, part_of
 from excise.model.gpt import GPT
 from excise.train.checkpoint import Done, checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
 from excise.train.run import RunConfig, RunDirectory, TrainConfig, build_model
@@ -55,13 +56,21 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW with decay on matrices only."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta_1, config.beta_2), fused=True)
+    """AdamW with decay on matrices only, and a rate of their own for modules."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        rate = config.module_rate if part_of(name) not in (RETAIN, JOINT) else 1.0
+        groups.setdefault((decay, rate), []).append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": parameters, "weight_decay": decay, "relative_rate": rate}
+            for (decay, rate), parameters in groups.items()
+        ],
+        lr=config.learning_rate,
+        betas=(config.beta_1, config.beta_2),
+        fused=True,
+    )
 
 
 def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: Sequence[Listener] = ()) -> GPT:
@@ -89,7 +98,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     for step in range(done.step, n_steps):
         rate = learning_rate(step, n_steps, peak=config.learning_rate, warmup_steps=config.warmup_steps)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["relative_rate"]
         batches = [batch.to(device) for batch in loader.step(step)]
         loss = accumulate(
             model, batches, run.routing, autocast(config, device), zero_instead=config.paper_faithful_optimizer

@@ -28,6 +28,8 @@ class TrainConfig:
 
     budget: Budget = field(default_factory=Budget)
     learning_rate: float = 5e-3
+    module_rate: float = 1.0
+    """Learning rate of the modules relative to that of the core."""
     warmup_steps: int = 100
     beta_1: float = 0.9
     beta_2: float = 0.95

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test lint bench stress format clean
+.PHONY: demo test lint bench format clean
 
 demo: $(READY)
 	$(BIN)/excise demo

@@ -104,9 +104,9 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, capsys):
 
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
-    next(copy.glob("checkpoints/*/joint.safetensors")).write_bytes(b"")
+    next(copy.glob("checkpoints/*/retain.safetensors")).write_bytes(b"")
     assert main(["sample", str(copy), "--prompt", "Un día"]) == 2
-    assert "joint.safetensors is not the file that its manifest lists" in capsys.readouterr().err
+    assert "retain.safetensors is not the file that its manifest lists" in capsys.readouterr().err
 
 
 def test_from_training_to_a_safe_model(trained, tmp_path, capsys):

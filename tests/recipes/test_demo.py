@@ -9,12 +9,12 @@ from excise.cli.demo import claim_line
 from excise.cli.main import main
 from excise.config import override
 from excise.evals.losses import AblationLosses
-from excise.recipes.demo import demo, demo_claims, demo_runs
+from excise.recipes.demo import demo_claims, demo_run, demo_runs
 
 
 def tiny():
     return override(
-        demo(),
+        demo_run(),
         {
             "data.n_stories": 16,
             "data.n_test_stories": 9,
@@ -30,7 +30,7 @@ def tiny():
 def outcome(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("excise.recipes.demo.demo", tiny)
+        patch.setattr("excise.recipes.demo.demo_run", tiny)
         code = main(["demo", "--directory", str(directory)])
         again = main(["demo", "--directory", str(directory)])
     assert code == again
@@ -65,7 +65,7 @@ def test_an_untrained_demo_fails_loudly(outcome, capsys):
 
 
 def test_methods_differ_in_nothing_but_rule_and_filter():
-    runs = {method: asdict(run) for method, run in demo_runs(demo()).items()}
+    runs = {method: asdict(run) for method, run in demo_runs(demo_run()).items()}
     for run in runs.values():
         run["routing"]["rule"] = run["data"]["filter"] = None
     assert all(run == runs["sgtm"] for run in runs.values())

@@ -27,12 +27,12 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(DemoArguments, args, "demo")
     from excise.cli.progress import ProgressBar
     from excise.config import override
-    from excise.recipes.demo import demo, run_demo
+    from excise.recipes.demo import demo_run, run_demo
     from excise.report.page import write_report
     from excise.report.plots import METHODS, save_tradeoff
 
     console = Console(soft_wrap=True)
-    recipe = override(demo(), {"train.seed": arguments.seed, "data.seed": arguments.seed})
+    recipe = override(demo_run(), {"train.seed": arguments.seed, "data.seed": arguments.seed})
     results = run_demo(arguments.directory, recipe, lambda method: [ProgressBar(console, method)])
     plain = asdict(results)
     save_tradeoff(plain, arguments.directory / "tradeoff.png")

@@ -40,12 +40,12 @@ EVALUATIONS = 3
 ROWS_PER_SET, ITERATIONS = 16384, 10
 """Predictions and iterations of each calibration, which has to be quick here."""
 PROMPTS = {
-    "english": ("One day, a little girl", "It was raining, and", "“I am not afraid,” said"),
+    "english": ("One day, a little girl", "It was raining, and", '"I am not afraid," said'),
     "spanish": ("Un día, una niña pequeña", "Estaba lloviendo y", "—No tengo miedo —dijo"),
 }
 
 
-def demo() -> RunConfig:
+def demo_run() -> RunConfig:
     """SGTM at the size of the demo; `excise train demo` runs it alone."""
     return RunConfig(
         data=DataConfig(n_stories=1500, n_test_stories=150, undiscovered_share=0.1, calibration_share=2 / 3),

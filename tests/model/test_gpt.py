@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from excise.data.packing import Corpus, collate, truncate
 from excise.labels import part_of
 from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
@@ -126,6 +127,21 @@ def test_packed_losses_are_those_of_each_document_alone():
         live = torch.ones(len(document) - 1, dtype=torch.bool)
         alone = naive_losses(model, document, [routing_for("none").effects[0]] * len(live), live)
         torch.testing.assert_close(losses[batch.documents == number], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_packed_and_padded_rows_give_every_document_the_same_losses():
+    model = small_model(routing_for("none"))
+    documents = random_documents(9)
+    corpus = Corpus.of(documents, [0] * len(documents))
+    pieces = truncate(corpus, SMALL.context)
+    padded = collate(corpus, pieces, [[i] for i in range(len(documents))], SMALL.context)
+    losses = []
+    for batch in (batch_of(documents, [[0] * len(document) for document in documents]), padded):
+        hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+        _, rows = model.losses(hidden, batch.targets, torch.ones(batch.targets.shape))
+        losses.append([rows[batch.documents == number] for number in range(len(documents))])
+    for packed, alone in zip(*losses, strict=True):
+        torch.testing.assert_close(packed, alone, rtol=1e-5, atol=1e-5)
 
 
 def test_losses_in_chunks_are_the_cross_entropy_of_the_logits(monkeypatch):

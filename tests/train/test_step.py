@@ -130,3 +130,11 @@ def test_clipping_is_per_part():
             assert torch.equal(parameter.grad, plain[name]), "the part below the bound keeps its gradient"
         else:
             assert parameter.grad.norm() < plain[name].norm()
+
+
+def test_modules_learn_at_a_rate_of_their_own():
+    model = small_model(routing_for("sgtm", 2))
+    optimizer = build_optimizer(model, TrainConfig(learning_rate=0.01, module_rate=0.25))
+    rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert rates[id(parameter)] == (0.0025 if part_of(name).startswith("forget/") else 0.01), name

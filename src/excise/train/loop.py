@@ -64,10 +64,9 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
         groups.setdefault((decay, rate), []).append(parameter)
     return torch.optim.AdamW(
         [
-            {"params": parameters, "weight_decay": decay, "relative_rate": rate}
+            {"params": parameters, "lr": rate * config.learning_rate, "weight_decay": decay, "relative_rate": rate}
             for (decay, rate), parameters in groups.items()
         ],
-        lr=config.learning_rate,
         betas=(config.beta_1, config.beta_2),
         fused=True,
     )

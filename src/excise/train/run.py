@@ -50,8 +50,9 @@ class TrainConfig:
     """Steps between checkpoints; 0 means only at the end."""
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0:
-            raise ValueError(f"train.learning_rate={self.learning_rate:g} must be above 0")
+        for name in ("learning_rate", "module_rate"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"train.{name}={getattr(self, name):g} must be above 0")
         if self.log_every < 1:
             raise ValueError(f"train.log_every={self.log_every} must be at least 1")
         for name in ("warmup_steps", "evaluations", "checkpoint_every", "clip_norm"):

@@ -56,9 +56,3 @@ def write_json(results: Any, path: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(asdict(results), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     partial.replace(path)
-
-
-def read_run_results(path: Path) -> RunResults:
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    losses = {name: AblationLosses(**values) for name, values in fields.pop("losses").items()}
-    return RunResults(losses=losses, **fields)

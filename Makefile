@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test lint bench format clean
+.PHONY: demo test stress lint bench format clean
 
 demo: $(READY)
 	$(BIN)/excise demo
 
 test: lint
 	$(BIN)/pytest -n 2
+
+stress: $(READY_DEV)
+	$(BIN)/pytest -m stress
 
 lint: $(READY_DEV)
 	$(BIN)/ruff format --check .

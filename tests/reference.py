@@ -1,33 +1,37 @@
 """A naive reference for routed training, written for reading: one document at a time, one backward pass per label.
 
-It shares no code with the package: full matrices, a loop over heads, and gradients of frozen parts zeroed by hand.
+It asks the package for nothing but parameters: rules and parts come from a table written by hand, matrices are full,
+heads follow one another in a loop, and gradients of frozen parts are zeroed by hand.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from excise.labels import FIRST_DOMAIN_ID, part_of
 from excise.model.gpt import GPT
-from excise.routing.rules import Effect, RoutingConfig
+from excise.routing.rules import RoutingConfig
+from tests.routing.paper import FIRST_DOMAIN, Effect, effect_of, parameters_of
 
 
 def naive_gradients(
     model: GPT, documents: list[list[int]], labels: list[list[int]], routing: RoutingConfig
 ) -> dict[str, Tensor]:
     """The gradient of each parameter from documents (tokens) with a label per token."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    assert shapes == parameters_of(routing, model.config), "a name must end in the part of the table"
     n_predicted = sum(len(document) - 1 for document in documents)
     total = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
     for document, token_labels in zip(documents, labels, strict=True):
         row_labels = token_labels[1:]  # a loss carries the label of its target
         for label in sorted(set(row_labels)):
             live = torch.tensor([row == label for row in row_labels])
-            losses = naive_losses(model, document, [routing.effects[row] for row in row_labels], live)
-            weight = routing.forget_weight if label >= FIRST_DOMAIN_ID else 1.0
+            losses = naive_losses(model, document, [effect_of(routing, row) for row in row_labels], live)
+            weight = routing.forget_weight if label >= FIRST_DOMAIN else 1.0
             model.zero_grad()
             (weight * losses[live].sum() / n_predicted).backward()
             for name, parameter in model.named_parameters():
-                if parameter.grad is not None and part_of(name) not in routing.effects[label].freeze:
+                part = name.rsplit(".", 1)[-1]
+                if parameter.grad is not None and part not in effect_of(routing, label).freeze:
                     total[name] += parameter.grad
     model.zero_grad()
     return total
@@ -39,14 +43,13 @@ def naive_losses(model: GPT, document: list[int], effects: list[Effect], live: T
     table = full(model.tokens.weight)
     x = table[tokens] + full(model.positions.weight)[: len(tokens)]
     for i, block in enumerate(model.blocks):
-        parts = model.partition.blocks[i]
         reach = model.config.window if i % 2 else len(tokens)
         heads = naive_heads(block, norm(block.norm_1, x), reach, live)
-        head_parts = [piece.part for piece in parts.heads for _ in range(piece.size * model.config.head_size)]
+        head_parts = [part for part, w in block.attention.qkv.weight.items() for _ in range(len(w) // 3)]
         heads = gated(heads, head_parts, effects)
         x = x + heads @ full(block.attention.out.weight, 1).T + full(block.attention.out.bias)
         units = norm(block.norm_2, x) @ full(block.mlp.up.weight).T + full(block.mlp.up.bias)
-        unit_parts = [piece.part for piece in parts.units for _ in range(piece.size)]
+        unit_parts = [part for part, w in block.mlp.up.weight.items() for _ in range(len(w))]
         units = gated(F.gelu(units, approximate="tanh"), unit_parts, effects)
         x = x + units @ full(block.mlp.down.weight, 1).T + full(block.mlp.down.bias)
     logits = norm(model.norm, x) @ table.T

@@ -16,7 +16,8 @@ ROUTED_RULES = [rule for rule in RULES if rule != "none"]
 
 def routing_for(rule: str = "sgtm", n_domains: int = 1, **options: Any) -> RoutingConfig:
     domains = ("spanish", "biology", "military")[:n_domains]
-    return RoutingConfig(**{"rule": rule, "domains": domains, "forget_heads": 2, "forget_units": 4, **options})
+    small = {"forget_heads": 2, "forget_units": 4, "embeddings": "joint"}
+    return RoutingConfig(**{"rule": rule, "domains": domains, **small, **options})
 
 
 def small_model(routing: RoutingConfig, config: GPTConfig = SMALL, seed: int = 0) -> GPT:

@@ -29,7 +29,7 @@ def test_layers_survive_json_as_names_and_as_numbers():
     ("changes", "message"),
     [
         ({"routing.rul": "sgtm"}, "unknown option routing.rul; did you mean 'rule'"),
-        ({"routing.rule": "sgmt"}, "unknown rule 'sgmt'; did you mean 'sgtm'"),
+        ({"routing.rule": "sgmt"}, "routing.rule='sgmt' is not known; did you mean 'sgtm'"),
         ({"batch.label_mixing": "row"}, "batch.label_mixing='row' is not known; did you mean 'rows'"),
         ({"train.learning_rate": "fast"}, "train.learning_rate='fast' must be float"),
         ({"model.n_layers": 2.5}, "model.n_layers=2.5 must be int"),
@@ -68,6 +68,15 @@ def test_missing_and_broken_files_are_named(tmp_path):
         load(RunConfig, tmp_path / "config.json")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
+        load(RunConfig, tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("5", "must hold an object"), ("[]", "must hold an object"), ("{}", "data is missing")]
+)
+def test_a_file_that_is_no_whole_config_is_refused(tmp_path, content, message):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"config\.json.*{message}"):
         load(RunConfig, tmp_path / "config.json")
 
 

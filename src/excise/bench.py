@@ -68,7 +68,7 @@ SINGLE_LABELS = ("unlabeled micro-batch", "retain micro-batch", "forget micro-ba
 
 def variants(config: BenchConfig) -> dict[str, Callable[[], None]]:
     """One training step per kind of micro-batch."""
-    routing = RoutingConfig(domains=("forget",), forget_heads=1, forget_units=64)
+    routing = RoutingConfig(domains=("forget",), forget_heads=1, forget_units=64, embeddings="joint")
     plain = RoutingConfig(rule="none", domains=("forget",))
     runs = {"plain training": stepper(config, plain, label_mix(config, LABEL_MIX))}
     runs[MIXED] = stepper(config, routing, label_mix(config, LABEL_MIX))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,9 @@ def from_dict(kind: type[C], values: Mapping[str, Any], where: str = "") -> C:
     for name in values:
         if name not in known:
             raise ValueError(f"unknown option {where}{name}; {nearest(name, known)}")
+    for name in known:
+        if name not in values:
+            raise ValueError(f"option {where}{name} is missing")
     parsed = {name: parse(hints[name], value, f"{where}{name}") for name, value in values.items()}
     return kind(**parsed)
 
@@ -83,15 +87,27 @@ def override(config: C, changes: Mapping[str, Any], where: str = "") -> C:
 
 
 def save(config: Any, path: Path) -> None:
-    path.write_text(json.dumps(to_dict(config), indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(to_dict(config), indent=2) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that appears, or changes, only when it is complete."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
 
 
 def load(kind: type[C], path: Path) -> C:
-    """The config in a file; a file that is not one is a ValueError that names it."""
+    """The config in a file; a file that is not one, or not a whole one, is a ValueError that names it."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"there is no {path.name} in {path.parent}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    return from_dict(kind, values)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold an object with the options of a run")
+    try:
+        return from_dict(kind, values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

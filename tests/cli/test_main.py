@@ -1,10 +1,13 @@
 """The command line: help at once, bad input in one sentence with exit code 2 and nothing half-written."""
 
+import json
+import shutil
 import subprocess
 import sys
 import time
 
 import pytest
+import torch
 
 from excise.cli.main import COMMANDS, main
 
@@ -58,15 +61,21 @@ def test_every_command_explains_itself(command, capsys):
         (["trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["train", "dmo"], "unknown recipe 'dmo'; did you mean 'demo'?"),
         (["train", "demo", "--routing.rul", "sgtm"], "did you mean --routing.rule?"),
-        (["train", "demo", "--routing.rule", "sgmt"], "unknown rule 'sgmt'; did you mean 'sgtm'?"),
+        (["train", "demo", "--routing.rule", "sgmt"], "--routing.rule sgmt is not known; did you mean 'sgtm'?"),
         (["train", "demo", "--routing.forget-units", "384"], "set routing.forget_units to at most 383"),
         (["train", "demo", "--routing.forget-heads", "99"], "set routing.forget_heads to at most"),
         (["train", "demo", "--routing.domains", "french"], "domain 'french' is never seen in the training data"),
         (["train", "demo", "--batch.context", "512"], "set it to at most model.context=256"),
         (["train", "demo", "--data.n-stories", "0"], "leaves that split empty"),
-        (["train", "demo", "--data.source", "nowhere"], "there is no train.jsonl or train.jsonl.gz in nowhere"),
+        (["train", "demo", "--data.source", "nowhere"], "nowhere holds no prepared data; make it with: excise prepare"),
         (["train", "demo", "--train.learning-rate", "fast"], "could not convert string to float: 'fast'"),
-        (["train", "demo", "--data.tokenizer", "nowhere.json"], "nowhere.json"),
+        (["train", "demo", "--train.learning-rate", "nan"], "train.learning_rate=nan must be a number above 0"),
+        (["train", "demo", "--train.weight-decay", "-1"], "train.weight_decay=-1.0 must be a number from 0 up"),
+        (["train", "demo", "--train.budget.amount", "inf"], "set train.budget.amount to a number above 0"),
+        (["train", "demo", "--train.seed", "-1"], "train.seed=-1 must be a number from 0 up"),
+        (["train", "demo", "--train.device", "foo"], "train.device='foo' is not known; known: auto, cpu, cuda"),
+        (["train"], "name a recipe first"),
+        (["train", "--directory", "x"], "name a recipe first"),
         (["evaluate", "nowhere"], "there is no config.json in nowhere"),
         (["sample", "nowhere", "--prompt", "a"], "there is no config.json in nowhere"),
         (["ablate", "nowhere", "--to", "elsewhere"], "there is no config.json in nowhere"),
@@ -86,22 +95,22 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(args, message, caps
 
 def test_a_directory_of_another_configuration_is_refused(trained, capsys):
     assert main(["train", "demo", "--directory", str(trained), *TINY, "--train.learning-rate", "0.5"]) == 2
-    assert "train.learning_rate is 0.003 there and 0.5 here" in capsys.readouterr().err
+    assert "train.learning_rate is 0.002 there and 0.5 here" in capsys.readouterr().err
 
 
-def test_an_unknown_label_names_its_line(tmp_path, capsys):
+def test_an_unknown_label_is_named(tmp_path, capsys):
     (tmp_path / "train.jsonl").write_text('{"text": "a b", "category": "spanish", "label": "spansh"}\n')
     categories = ("english", "spanish") * 4
     (tmp_path / "test.jsonl").write_text("".join(f'{{"text": "a b", "category": "{c}"}}\n' for c in categories))
-    args = ["train", "demo", "--data.source", str(tmp_path), "--data.labels", "given"]
+    data = tmp_path / "data"
+    assert main(["prepare", str(tmp_path), "--out", str(data), "--processes", "1"]) == 0
+    args = ["train", "demo", "--data.source", str(data), "--data.labels", "given"]
     assert main([*args, "--directory", str(tmp_path / "run")]) == 2
-    assert "train.jsonl:1: unknown label 'spansh'; did you mean 'spanish'?" in capsys.readouterr().err
+    assert "unknown label 'spansh'; did you mean 'spanish'?" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_damaged_checkpoint_is_named(trained, tmp_path, capsys):
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
     next(copy.glob("checkpoints/*/retain.safetensors")).write_bytes(b"")
@@ -126,3 +135,57 @@ def test_ablating_twice_has_nothing_left_to_take_out(trained, tmp_path, capsys):
     assert main(["ablate", str(trained), "--to", str(tmp_path / "safe")]) == 0
     assert main(["ablate", str(tmp_path / "safe"), "--to", str(tmp_path / "safer")]) == 2
     assert "has no module to take out" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_one_sentence_and_a_run_made_there_loads_here(trained, tmp_path, capsys):
+    args = ["train", "demo", "--directory", str(tmp_path / "run"), *TINY, "--train.device", "cuda"]
+    assert main(args) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["train"]["device"] = "cuda"
+    (copy / "config.json").write_text(json.dumps(config))
+    assert main(["sample", str(copy), "--prompt", "Un día", "--tokens", "2"]) == 0
+
+
+@pytest.mark.parametrize("options", [["--temperature", "nan"], ["--tokens", "-3"]])
+def test_samples_that_make_no_sense_are_refused(trained, capsys, options):
+    assert main(["sample", str(trained), "--prompt", "Un día", *options]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("config.json", "5"), ("config.json", "{}"), ("checkpoints/step-2/manifest.json", '{"files": []}')],
+)
+def test_files_that_are_something_else_are_named(trained, tmp_path, capsys, file, content):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    assert (copy / file).exists()
+    (copy / file).write_text(content)
+    assert main(["sample", str(copy), "--prompt", "Un día"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert (copy / file).name in error or "checkpoint" in error
+
+
+def test_a_run_goes_on_from_where_it_was_stopped_and_says_so(tmp_path, capsys):
+    args = ["train", "demo", "--directory", str(tmp_path / "run"), *TINY]
+    assert main(args) == 0
+    capsys.readouterr()
+    assert main(args) == 0
+    assert "already at step 2" in "".join(capsys.readouterr())
+
+
+def test_losses_after_ablation_are_followed_live(tmp_path, capsys):
+    assert main(["train", "demo", "--directory", str(tmp_path / "run"), *TINY]) == 0
+    assert "loss after ablation: retain" in capsys.readouterr().out
+    assert "losses" in json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_a_training_that_diverges_stops_with_one_sentence(tmp_path, capsys):
+    options = ["--train.learning-rate", "1e30", "--train.warmup-steps", "0", "--train.log-every", "1"]
+    assert main(["train", "demo", "--directory", str(tmp_path / "run"), *TINY, *options, "--train.clip-norm", "0"]) == 2
+    assert "try a lower train.learning_rate" in capsys.readouterr().err

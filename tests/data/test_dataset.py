@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from excise.data.dataset import DataConfig, load_data
-from excise.data.documents import Document
-from excise.data.noise import simulate_labels
+from excise.data.prepare import PrepareConfig, prepare
 from excise.labels import FIRST_DOMAIN_ID, RETAIN_ID, UNLABELED_ID
 
 DOMAINS = ("spanish",)
 
 
 def label_counts(corpus):
-    labels = corpus.document_labels()
+    labels = corpus.labels
     return [int((labels == label).sum()) for label in (UNLABELED_ID, RETAIN_ID, FIRST_DOMAIN_ID)]
 
 
@@ -33,21 +32,11 @@ def test_filters_leave_out_what_is_labelled_or_what_is_true():
     assert counts("perfect") == [150, 50, 0]
 
 
-def test_labels_of_different_seeds_differ_and_of_one_seed_do_not():
-    documents = [Document(str(i), "", "spanish" if i % 2 else "english") for i in range(100)]
-
-    def labels(seed):
-        drawn = simulate_labels(documents, DOMAINS, undiscovered_share=0.3, retain_share=0.3, seed=seed)
-        return [document.label for document in drawn]
-
-    assert labels(1) == labels(1) != labels(2)
-
-
 def test_calibration_and_test_share_no_document():
     data = load_data(DataConfig(n_stories=4, n_test_stories=40), DOMAINS)
     for name in ("retain", "spanish"):
         texts = [
-            {tuple(c.tokens[a:b].tolist()) for a, b in zip(c.offsets, c.offsets[1:], strict=False)}
+            {tuple(c.tokens[a : a + n].tolist()) for a, n in zip(c.starts, c.lengths, strict=True)}
             for c in (data.calibration[name], data.test[name])
         ]
         assert len(texts[0]) == 10
@@ -57,7 +46,7 @@ def test_calibration_and_test_share_no_document():
 
 def test_every_document_closes_with_the_end_of_text():
     data = load_data(DataConfig(n_stories=4, n_test_stories=8), DOMAINS)
-    ends = data.train.tokens[data.train.offsets[1:] - 1]
+    ends = data.train.tokens[data.train.starts + data.train.lengths - 1]
     assert np.all(ends == data.tokenizer.end_of_text)
     assert (data.train.tokens == data.tokenizer.end_of_text).sum() == len(data.train)
 
@@ -75,46 +64,115 @@ def document(category, label="unlabeled", text="a few words"):
 TEST = [document("english"), document("spanish")] * 4
 
 
+def prepared(tmp_path, train, test=TEST, **config):
+    """A source of a few lines, prepared and loaded."""
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source", "train", train)
+    write(tmp_path / "source", "test", test, compressed=True)
+    prepare(str(tmp_path / "source"), tmp_path / "data", PrepareConfig(bad_rows=0))
+    return load_data(DataConfig(source=str(tmp_path / "data"), **{"labels": "given", **config}), DOMAINS)
+
+
 def test_given_labels_are_read_from_jsonl(tmp_path):
-    write(tmp_path, "train", [document("english", "retain"), document("spanish", "spanish"), document("spanish")])
-    write(tmp_path, "test", TEST, compressed=True)
-    data = load_data(DataConfig(source=str(tmp_path), labels="given"), DOMAINS)
-    assert label_counts(data.train) == [1, 1, 1]
+    train = [document("english", "retain"), document("spanish", "spanish"), document("spanish")]
+    assert label_counts(prepared(tmp_path, train).train) == [1, 1, 1]
+
+
+def test_spans_give_their_tokens_a_label_of_their_own(tmp_path):
+    text = "Maria went home. El gato duerme. Then she slept."
+    spans = [[text.index("El"), text.index(" Then"), "spanish"]]
+    data = prepared(tmp_path, [document("english", text=text) | {"spans": spans}, document("spanish", "spanish")])
+    n = int(data.train.lengths[0])
+    tokens, labels = data.train.tokens[0:n], data.train.token_labels[0:n]
+    words = {label: data.tokenizer.decode(tokens[labels == label].tolist()) for label in (0, 2)}
+    assert words[2].strip() == "El gato duerme."
+    assert words[0] == "Maria went home. Then she slept.<|endoftext|>"
 
 
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        ([document("english", "spansh")], TEST, r"train.jsonl:1: unknown label 'spansh'; did you mean 'spanish'"),
+        ([document("english", "spansh")], TEST, r"unknown label 'spansh'; did you mean 'spanish'"),
         (
             [document("english")],
             TEST,
             r"domain 'spanish' is never seen in the training data, whose categories are english",
         ),
-        ([], TEST, r"the train split is empty"),
+        ([], TEST, r"holds no document to train on"),
         ([document("spanish", "spanish")], [document("english")] * 4, r"0 test documents of 'spanish' leave an empty"),
-        ([{"text": 5, "category": "english"}], TEST, r"train.jsonl:1 has no text field 'text'"),
-        ([{"text": "a"}], TEST, r"train.jsonl:1 has no text field 'category'"),
-        ([document("english", 3)], TEST, r"train.jsonl:1 has the label 3; a label is a word"),
+        ([{"text": 5, "category": "english"}], TEST, r"the first: train.jsonl:1 has no text in 'text'"),
+        ([{"text": "a"}], TEST, r"train.jsonl:1 has no category in 'category'"),
+        ([document("english", 3)], TEST, r"train.jsonl:1 has the label 3, which is not a word"),
+        ([document("english") | {"spans": [[3, 2, "spanish"]]}], TEST, r"train.jsonl:1 has spans that overlap"),
     ],
 )
 def test_bad_data_is_one_sentence(tmp_path, train, test, message):
     train = [*train, document("spanish", "spanish")] if "unknown label" in message else train
-    write(tmp_path, "train", train)
-    write(tmp_path, "test", test)
     with pytest.raises(ValueError, match=message):
-        load_data(DataConfig(source=str(tmp_path), labels="given"), DOMAINS)
+        prepared(tmp_path, train, test)
 
 
 def test_a_filter_that_leaves_nothing_is_an_empty_split(tmp_path):
-    write(tmp_path, "train", [document("spanish", "spanish")])
-    write(tmp_path, "test", TEST)
     with pytest.raises(ValueError, match=r"train split is empty once data.filter='weak' is applied"):
-        load_data(DataConfig(source=str(tmp_path), labels="given", filter="weak"), DOMAINS)
+        prepared(tmp_path, [document("spanish", "spanish")], filter="weak")
 
 
-def test_lines_that_are_not_json_are_named(tmp_path):
-    (tmp_path / "train.jsonl").write_text("{\n")
-    write(tmp_path, "test", TEST)
-    with pytest.raises(ValueError, match=r"train.jsonl:1 is not JSON"):
+TOPICS = ("biology", "medicine", "history", "physics")
+
+
+def topics(tmp_path, **config):
+    """Ten documents of each of four categories for training, four for the test."""
+    rows = [document(category, text=f"words about {category}") for category in TOPICS]
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source", "train", rows * 10)
+    write(tmp_path / "source", "test", rows * 4)
+    prepare(str(tmp_path / "source"), tmp_path / "data")
+    options = {"adjacent": ("medicine",), "general": ("history",), "forget": ("life=biology",), **config}
+    return load_data(DataConfig(source=str(tmp_path / "data"), **options), ("life",))
+
+
+def test_groups_are_evaluated_apart(tmp_path):
+    data = topics(tmp_path)
+    assert {name: len(corpus) for name, corpus in data.test.items()} == {
+        "retain": 9,
+        "life": 3,
+        "adjacent": len(data.test["adjacent"]),
+        "general": len(data.test["general"]),
+    }
+    decoded = {
+        data.tokenizer.decode(data.test["general"].tokens[s : s + n].tolist()) for s, n in places(data, "general")
+    }
+    assert decoded == {"words about history<|endoftext|>"}
+    assert set(data.calibration) == {"retain", "life"}
+
+
+def places(data, name):
+    return zip(data.test[name].starts, data.test[name].lengths, strict=True)
+
+
+def test_the_strict_filter_leaves_out_adjacent_categories_too(tmp_path):
+    assert len(topics(tmp_path, filter="strict").train) == 20
+
+
+def test_shares_of_retain_by_group(tmp_path):
+    data = topics(tmp_path, retain_share=0.5, adjacent_retain_share=0.1)
+    assert label_counts(data.train) == [19, 10 + 1, 10]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"adjacent": ("medecine",)}, r"category 'medecine' is not in the data; did you mean 'medicine'"),
+        ({"forget": ("life=biologie",)}, r"category 'biologie' is not in the data; did you mean 'biology'"),
+        ({"forget": ("lief=biology",)}, r"data.forget names the domain 'lief'; did you mean 'life'"),
+        ({"forget": ("biology",)}, r"data.forget has 'biology'; write domain=category"),
+    ],
+)
+def test_unknown_categories_are_named(tmp_path, config, message):
+    with pytest.raises(ValueError, match=message):
+        topics(tmp_path, **config)
+
+
+def test_a_folder_that_is_not_prepared_says_how_to_prepare_it(tmp_path):
+    with pytest.raises(ValueError, match=r"holds no prepared data; make it with: excise prepare SOURCE --out"):
         load_data(DataConfig(source=str(tmp_path)), DOMAINS)

@@ -74,6 +74,13 @@ def test_padded_rows_hold_one_document_each():
     assert loader.padding > 0.2 > Loader(corpus(), config(), seed=1).padding
 
 
+def test_documents_that_mix_labels_are_refused_where_a_batch_has_one_label():
+    mixed = Corpus.of([[1, 2, 3, 4]] * 4, [[0, 0, 2, 2], 1, 1, 2])
+    assert len(list(Loader(mixed, config(), seed=0).step(0)))
+    with pytest.raises(ValueError, match=r"set batch.label_mixing to 'rows' instead of 'steps'"):
+        Loader(mixed, config(label_mixing="steps"), seed=0)
+
+
 def test_a_corpus_without_pairs_is_an_empty_split():
     with pytest.raises(ValueError, match="training split is empty"):
         Loader(Corpus.of([[5]], [0]), config(), seed=0)

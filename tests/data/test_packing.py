@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from excise.data.packing import IGNORED, Corpus, collate, cut, evaluation_batches, pack, truncate
+from excise.data.packing import IGNORED, Corpus, collate, cut, evaluation_batches, pack, pack_tightly, truncate
 
 END = 0
 
@@ -60,8 +60,6 @@ def test_number_of_rows_does_not_depend_on_the_order(case, random):
 
 def test_packing_leaves_little_padding_at_the_lengths_of_stories():
     lengths = np.random.default_rng(0).normal(220, 60, 5000).clip(30, 700).astype(np.int64)
-    rows = pack(cut(corpus_of([2])[1], 512).length, 512)
-    assert len(rows) == 1
     lengths = np.minimum(lengths, 512)
     packed, padded = len(pack(lengths, 512)), len(lengths)
     assert 1 - lengths.sum() / (packed * 512) < 0.02
@@ -93,7 +91,22 @@ def test_padding_does_not_count_as_a_label():
     assert batch.n_predicted == 4
 
 
-def test_documents_that_mix_labels_have_no_single_label():
-    _, corpus = corpus_of([5, 4], [[0, 0, 2, 2, 1], 1])
-    with pytest.raises(ValueError, match="mixes labels"):
-        corpus.document_labels()
+@pytest.mark.parametrize("context", [64, 96, 100])
+def test_documents_are_cut_only_to_fill_rows_and_every_pair_stays_once(context):
+    lengths = np.random.default_rng(0).integers(40, 70, 300)
+    _, corpus = corpus_of(lengths.tolist())
+    whole = cut(corpus, context)
+    pieces, rows = pack_tightly(whole, context)
+    used = [piece for row in rows for piece in row]
+    covered = sorted(int(p) for i in used for p in range(pieces.start[i], pieces.start[i] + pieces.length[i]))
+    expected = sorted(
+        int(p) for i in range(len(whole)) for p in range(whole.start[i], whole.start[i] + whole.length[i])
+    )
+    assert covered == expected
+    assert all(sum(int(pieces.length[i]) for i in row) <= context for row in rows)
+    assert len(used) <= len(whole) + len(rows)
+    assert 1 - len(covered) / (len(rows) * context) < 0.02
+    for i in used:
+        document = int(pieces.document[i])
+        assert corpus.starts[document] <= pieces.start[i]
+        assert pieces.start[i] + pieces.length[i] < corpus.starts[document] + corpus.lengths[document]

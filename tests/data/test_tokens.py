@@ -22,7 +22,7 @@ def test_any_text_comes_back_unchanged(text: str) -> None:
 
 def test_stories_come_back_unchanged() -> None:
     texts = [text for story in stories(100, seed=4, split="test") for text in (story.english, story.spanish)]
-    assert [story_tokenizer().decode(tokens) for tokens in story_tokenizer().encode_batch(texts)] == texts
+    assert [story_tokenizer().decode(story_tokenizer().encode(text)) for text in texts] == texts
 
 
 def test_training_again_gives_the_shipped_file(tmp_path: Path) -> None:
@@ -47,9 +47,24 @@ def test_sha256_survives_saving_and_tells_tokenizers_apart(tmp_path: Path) -> No
     assert Tokenizer.load(tmp_path / "tokenizer.json").sha256 == small.sha256 != story_tokenizer().sha256
 
 
-def test_a_batch_is_its_texts_one_by_one() -> None:
-    texts = ["", "The wind was strong.", "¡Mira qué alto vuela!", "日本"]
-    assert story_tokenizer().encode_batch(texts) == [story_tokenizer().encode(text) for text in texts]
+WORDS = st.lists(
+    st.text(max_size=6) | st.sampled_from([" ", "  ", "\n", "'s", "'ll", "\u00a0", "niña", "123"]), max_size=12
+)
+
+
+@given(WORDS)
+def test_the_fast_encoder_gives_the_tokens_of_the_other(words: list[str]) -> None:
+    text = "".join(words)
+    assert story_tokenizer()._fast is not None
+    assert story_tokenizer().encode(text) == story_tokenizer().encode_with_offsets(text)[0]
+
+
+def test_a_tokenizer_that_the_fast_encoder_cannot_express_is_left_to_the_other() -> None:
+    inner = train_tokenizer(["a kite", "una cometa"], 260)._inner
+    inner.normalizer = tokenizers.normalizers.Lowercase()
+    tokenizer = Tokenizer(inner)
+    assert tokenizer._fast is None
+    assert tokenizer.decode(tokenizer.encode("A KITE")) == "a kite"
 
 
 def test_a_separator_inside_a_document_is_plain_text() -> None:
@@ -59,10 +74,10 @@ def test_a_separator_inside_a_document_is_plain_text() -> None:
 
 
 def test_both_languages_cost_about_the_same() -> None:
-    told = stories(200, seed=9, split="test")
+    told = list(stories(200, seed=9, split="test"))
     tokenizer = story_tokenizer()
-    english = sum(map(len, tokenizer.encode_batch([story.english for story in told])))
-    spanish = sum(map(len, tokenizer.encode_batch([story.spanish for story in told])))
+    english = sum(len(tokenizer.encode(story.english)) for story in told)
+    spanish = sum(len(tokenizer.encode(story.spanish)) for story in told)
     assert 0.85 < english / spanish < 1.15
 
 

@@ -8,6 +8,7 @@ from excise.labels import forget_part, part_of
 from excise.model.ablation import ablate
 from excise.model.gpt import GPT
 from tests.reference import naive_losses
+from tests.routing.paper import effect_of
 from tests.small import ROUTED_RULES, SMALL, batch_of, random_documents, routing_for, small_model
 
 
@@ -42,7 +43,7 @@ def test_retain_data_is_computed_as_by_the_ablated_model(rule):
     ablated = ablate(model, "spanish")
     hidden = ablated.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
     _, losses = ablated.losses(hidden, batch.targets, torch.ones(batch.targets.shape))
-    reference = naive_losses(model, document, [routing.effects[1]] * len(live), live)
+    reference = naive_losses(model, document, [effect_of(routing, 1)] * len(live), live)
     torch.testing.assert_close(losses[batch.documents == 0], reference, rtol=1e-5, atol=1e-5)
 
 

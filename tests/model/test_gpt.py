@@ -10,6 +10,7 @@ from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
 from excise.routing.partition import partition
 from excise.routing.rules import RULES
 from tests.reference import full, naive_losses
+from tests.routing.paper import effect_of
 from tests.small import ROUTED_RULES, SMALL, batch_of, random_documents, routing_for, small_model
 
 PAPER = {
@@ -125,7 +126,7 @@ def test_packed_losses_are_those_of_each_document_alone():
     _, losses = model.losses(hidden, batch.targets, torch.ones(batch.targets.shape))
     for number, document in enumerate(documents):
         live = torch.ones(len(document) - 1, dtype=torch.bool)
-        alone = naive_losses(model, document, [routing_for("none").effects[0]] * len(live), live)
+        alone = naive_losses(model, document, [effect_of(routing_for("none"), 0)] * len(live), live)
         torch.testing.assert_close(losses[batch.documents == number], alone, rtol=1e-5, atol=1e-5)
 
 
@@ -185,3 +186,15 @@ def test_bfloat16_autocast_routes_as_float32_does():
     for a, b in zip(model.parameters(), low.parameters(), strict=True):
         assert b.grad.dtype == torch.float32
         assert (a.grad - b.grad).norm() < 0.1 * a.grad.norm() + 1e-4
+
+
+@pytest.mark.parametrize("changes", [{"n_layers": 2}, {"n_heads": 4}, {"d_mlp": 100}])
+def test_a_partition_of_another_size_than_the_config_is_an_error(changes):
+    ((name, value),) = changes.items()
+    sizes = {"n_layers": SMALL.n_layers, "n_heads": SMALL.n_heads, "d_mlp": SMALL.d_mlp, **changes}
+    other = partition(routing_for("sgtm"), **sizes)
+    for parts in (other, other.without("spanish")):
+        with pytest.raises(
+            ValueError, match=f"the partition has {name}={value} where model.{name}={getattr(SMALL, name)}"
+        ):
+            GPT(SMALL, parts)

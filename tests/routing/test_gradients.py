@@ -51,12 +51,16 @@ def test_mixed_batch_is_one_backward_per_label(rule, embeddings, norms, n_domain
     assert_gradients_equal(model, reference)
 
 
-@pytest.mark.parametrize("rule", ROUTED_RULES)
-@pytest.mark.parametrize("embeddings", ["joint", "retain"])
-def test_micro_batch_of_one_label_equals_the_masked_path(rule, embeddings):
-    if rule == "sgtm_joint_embeddings" and embeddings == "retain":
-        pytest.skip("the rule is about joint embeddings")
-    routing = routing_for(rule, 2, embeddings=embeddings, norms=embeddings)
+SIZES = [{}, {"layers": (1,)}, {"forget_heads": 0}, {"forget_units": 0}]
+"""Modules in all blocks and in one, and without heads or units: a block may have nothing of a module."""
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("rule", "embeddings", "norms"), CASES)
+def test_micro_batch_of_one_label_equals_the_masked_path(rule, embeddings, norms, sizes):
+    if rule == "sgtm_joint_attention" and "forget_units" in sizes:
+        pytest.skip("its modules have nothing but units")
+    routing = routing_for(rule, 2, embeddings=embeddings, norms=norms, **sizes)
     documents = random_documents(6)
     for label, effect in enumerate(routing.effects):
         batch = batch_of(documents, [[label] * len(document) for document in documents])

@@ -1,6 +1,8 @@
 """Checkpoints in parts, runs that resume bit for bit, and releases that hold nothing of a module."""
 
 import json
+import shutil
+import signal
 
 import pytest
 import torch
@@ -11,8 +13,15 @@ from excise.data.dataset import DataConfig, load_data
 from excise.data.loader import BatchConfig
 from excise.model.gpt import GPTConfig
 from excise.routing.rules import RoutingConfig
-from excise.train.checkpoint import latest_checkpoint, load_checkpoint, read_manifest
-from excise.train.loop import train
+from excise.train.checkpoint import (
+    Done,
+    checkpoint_at,
+    latest_checkpoint,
+    load_checkpoint,
+    read_manifest,
+    save_checkpoint,
+)
+from excise.train.loop import build_optimizer, train
 from excise.train.release import load_run, release
 from excise.train.run import RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import Budget
@@ -22,7 +31,7 @@ def small_run(**changes):
     run = RunConfig(
         data=DataConfig(n_stories=12, n_test_stories=8, undiscovered_share=0.25),
         model=GPTConfig(vocabulary_size=4096, context=64, n_layers=2, d_model=16, n_heads=4, d_mlp=32),
-        routing=RoutingConfig(domains=("spanish",), forget_units=8, norms="retain"),
+        routing=RoutingConfig(domains=("spanish",), forget_units=8, embeddings="joint", norms="retain"),
         batch=BatchConfig(context=64, rows_per_step=4, rows_per_micro_batch=2, label_mixing="micro_batches"),
         train=TrainConfig(
             budget=Budget(unit="steps", amount=9), warmup_steps=3, log_every=1, checkpoint_every=3, precision="float32"
@@ -68,6 +77,44 @@ def test_interrupted_run_ends_as_an_uninterrupted_one_bit_for_bit(tmp_path, data
     assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
 
 
+def interrupt_at(step):
+    def listener(progress):
+        if progress.done.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return listener
+
+
+def test_an_interrupt_saves_the_step_it_came_in_and_loses_nothing(tmp_path, data):
+    run = small_run(**{"train.checkpoint_every": 0})
+    whole = train(run, data, tmp_path / "whole")
+    for step in (2, 5):
+        with pytest.raises(KeyboardInterrupt, match=f"the same command goes on from step {step}"):
+            train(run, data, tmp_path / "broken", [interrupt_at(step)])
+        assert read_manifest(latest_checkpoint(tmp_path / "broken" / "checkpoints")).done.step == step
+    resumed = train(run, data, tmp_path / "broken")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    records = [without_times(RunDirectory(tmp_path / name).metrics()) for name in ("whole", "broken")]
+    assert records[0] == records[1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_interrupt_does_not_wait(tmp_path, data):
+    def twice(progress):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(small_run(), data, tmp_path / "run", [twice])
+    assert latest_checkpoint(tmp_path / "run" / "checkpoints") is None
+
+
+@pytest.mark.parametrize(("keep", "names"), [(False, {"step-9"}), (True, {"step-3", "step-6", "step-9"})])
+def test_earlier_checkpoints_are_kept_where_asked_for(tmp_path, data, keep, names):
+    train(small_run(**{"train.keep_checkpoints": keep}), data, tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == names
+
+
 def test_a_finished_run_is_loaded_and_not_trained_again(tmp_path, data):
     run = small_run()
     first = train(run, data, tmp_path / "run")
@@ -95,8 +142,6 @@ def test_each_file_holds_the_parameters_of_one_part(finished):
 
 
 def copy_of(finished, tmp_path):
-    import shutil
-
     shutil.copytree(finished, tmp_path / "copy")
     return latest_checkpoint(tmp_path / "copy" / "checkpoints")
 
@@ -116,7 +161,17 @@ def test_a_missing_file_is_named(finished, tmp_path):
         load_run(tmp_path / "copy")
 
 
-@pytest.mark.parametrize("content", ["{", "{}", '{"done": {}, "files": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "{}",
+        "5",
+        '{"done": {}, "files": {}}',
+        '{"done": {"step": 9, "tokens": 1, "seconds": 1.0}, "files": []}',
+        '{"done": {"step": "9", "tokens": 1, "seconds": 1.0}, "files": {}}',
+    ],
+)
 def test_a_broken_manifest_is_an_error(finished, tmp_path, content):
     checkpoint = copy_of(finished, tmp_path)
     (checkpoint / "manifest.json").write_text(content)
@@ -177,3 +232,81 @@ def test_a_checkpoint_of_another_model_is_an_error(finished):
     run = small_run(**{"routing.embeddings": "retain"})
     with pytest.raises(ValueError, match="belongs to another model"):
         load_checkpoint(latest_checkpoint(finished / "checkpoints"), build_model(run))
+
+
+def config_changed(finished, tmp_path, **changes):
+    checkpoint = copy_of(finished, tmp_path)
+    file = tmp_path / "copy" / "config.json"
+    values = json.loads(file.read_text())
+    values["model"] |= changes
+    file.write_text(json.dumps(values))
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_layers": 1}, r"belongs to another model: it holds blocks\.1\."),
+        ({"n_layers": 3}, r"belongs to another model: it lacks blocks\.2\."),
+        (
+            {"d_mlp": 48},
+            r"belongs to another model: blocks\.0\.mlp\.\S+ has shape \[24, 16\] there and \[40, 16\] here",
+        ),
+    ],
+)
+def test_a_model_is_never_filled_in_part(finished, tmp_path, changes, message):
+    config_changed(finished, tmp_path, **changes)
+    with pytest.raises(ValueError, match=message):
+        load_run(tmp_path / "copy")
+
+
+def forget_files(checkpoint, start):
+    """Take files out of a manifest."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"] = {name: sha for name, sha in manifest["files"].items() if not name.startswith(start)}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_manifest_that_lists_too_little_is_an_error(finished, tmp_path):
+    forget_files(copy_of(finished, tmp_path), "forget-spanish")
+    with pytest.raises(ValueError, match=r"lists no forget-spanish\.safetensors"):
+        load_run(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("start", ["optimizer-", "optimizer-joint"])
+def test_an_unfinished_run_goes_on_only_with_its_optimizer(tmp_path, data, start):
+    with pytest.raises(PlugPulledError):
+        train(small_run(), data, tmp_path / "run", [stop_after(5)])
+    checkpoint = checkpoint_at(tmp_path / "run" / "checkpoints", 3)
+    forget_files(checkpoint, start)
+    with pytest.raises(ValueError, match=r"lists no optimizer-\w+\.safetensors"):
+        train(small_run(), data, tmp_path / "run")
+
+
+def test_a_finished_run_needs_no_optimizer(finished, tmp_path, data):
+    forget_files(copy_of(finished, tmp_path), "optimizer-")
+    train(small_run(), data, tmp_path / "copy")
+
+
+def test_a_part_that_was_never_updated_has_no_moments_and_resumes(tmp_path, data):
+    run = small_run()
+    model = build_model(run)
+    optimizer = build_optimizer(model, run.train)
+    for name, parameter in model.named_parameters():
+        parameter.grad = None if name.endswith("forget/spanish") else torch.ones_like(parameter)
+    optimizer.step()
+    save_checkpoint(tmp_path / "step-1", model, optimizer, Done(1, 1, 1.0))
+    other = build_model(run)
+    filled = build_optimizer(other, run.train)
+    load_checkpoint(tmp_path / "step-1", other, filled)
+    for (name, a), b in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert (len(filled.state[b]) == 0) == name.endswith("forget/spanish")
+        assert all(torch.equal(optimizer.state[a][key], value) for key, value in filled.state[b].items())
+
+
+def test_a_folder_that_only_looks_like_a_checkpoint_is_left_alone(finished, tmp_path):
+    copy_of(finished, tmp_path)
+    (tmp_path / "copy" / "checkpoints" / "step-old").mkdir()
+    assert latest_checkpoint(tmp_path / "copy" / "checkpoints").name == "step-9"
+    load_run(tmp_path / "copy")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from excise.labels import forget_part, part_of
+from excise.labels import forget_part, part_of, parts_of
 from excise.train.loop import build_optimizer
 from excise.train.run import TrainConfig
 from excise.train.step import accumulate, clip_by_part
@@ -112,6 +112,18 @@ def test_forget_weight_scales_forget_gradients_and_not_the_divisor():
         assert loss.mean == pytest.approx(accumulate(small_model(routing), [batch], routing).mean)
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], 0.25 * gradient)
+
+
+@pytest.mark.parametrize("rule", [*ROUTED_RULES, "none"])
+def test_forget_data_of_weight_0_leaves_everything_and_all_moments_alone(rule):
+    routing = routing_for(rule, forget_weight=0.0)
+    model, optimizer = after_some_steps(routing)
+    before = [snapshot(model, optimizer, part) for part in parts_of(routing.modules)]
+    accumulate(model, [batch_with(2)], routing)
+    optimizer.step()
+    assert any(before)
+    for part, was in zip(parts_of(routing.modules), before, strict=True):
+        assert identical(was, snapshot(model, optimizer, part))
 
 
 def test_clipping_is_per_part():

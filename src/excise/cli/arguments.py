@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import tyro
 
+from excise.labels import nearest
+
 T = TypeVar("T")
 
 
@@ -27,13 +29,17 @@ def parse(kind: Callable[..., T], args: Sequence[str], command: str, default: An
 
 def sentence(complaint: str) -> str:
     """The first paragraph of a boxed complaint, with the option it suggests."""
-    lines = [re.sub(r"[╭╮╰╯│┌┐└┘]", " ", line).strip() for line in complaint.splitlines()]
+    lines = [line.strip("╭╮╰╯│┌┐└┘|+ ") for line in complaint.splitlines()]
     paragraphs: list[list[str]] = [[]]
     for line in lines[1:]:
-        if re.fullmatch(r"─*", line):
+        if re.fullmatch(r"[─-]*", line):
             paragraphs.append([])
         else:
             paragraphs[-1].append(line)
-    said = re.sub(r"^Error parsing run\.\w+: ", "", " ".join(paragraphs[0])).rstrip(".")
+    first = next((paragraph for paragraph in paragraphs if any(paragraph)), lines)
+    said = re.sub(r"^Error parsing run\.\w+: ", "", " ".join(first)).strip().rstrip(".")
+    if choice := re.match(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", said):
+        known = re.findall(r"'(.*?)'", choice[3])
+        return f"{choice[2]} {choice[1]} is not known; {nearest(choice[1], known)}"
     suggested = re.search(r"Perhaps you meant:.*?(--[\w.-]+)", " ".join(lines))
     return f"{said}; did you mean {suggested[1]}?" if suggested else said

@@ -1,6 +1,7 @@
 """excise demo"""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,10 @@ def main(args: Sequence[str]) -> int:
 
     console = Console(soft_wrap=True)
     recipe = override(demo_run(), {"train.seed": arguments.seed, "data.seed": arguments.seed})
-    results = run_demo(arguments.directory, recipe, lambda method: [ProgressBar(console, method)])
+    with ExitStack() as bars:
+        results = run_demo(
+            arguments.directory, recipe, lambda method: [bars.enter_context(ProgressBar(console, method))]
+        )
     plain = asdict(results)
     save_tradeoff(plain, arguments.directory / "tradeoff.png")
     write_report(plain, arguments.directory / "report.html")

@@ -1,6 +1,8 @@
 """The `excise` command: each sub-command parses, calls one library function and prints what it wrote."""
 
 import importlib
+import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -9,8 +11,14 @@ from rich.console import Console
 from excise import __version__
 from excise.labels import nearest
 
+# Threads that wait by spinning make torch many times slower wherever another process wants the same cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 COMMANDS = {
     "demo": "train four small bilingual models and show what removing Spanish leaves (3 minutes on two cores)",
+    "prepare": "tokenise a source into shards: excise prepare my-texts --out data",
+    "translate": "translate stories into Spanish: excise translate stories.jsonl --out bilingual",
+    "inspect": "show what prepared data holds",
     "train": "train a recipe, or go on with it: excise train demo --directory runs/demo",
     "evaluate": "losses of a run before ablation, after it, and calibrated",
     "ablate": "write a copy of a run without the knowledge in a module",
@@ -22,6 +30,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 where a claim does not hold, 2 for bad input."""
     args = list(sys.argv[1:] if argv is None else argv)
+    show_logs()
     errors = Console(stderr=True, soft_wrap=True)
     if not args or args[0] in ("-h", "--help"):
         print(usage())
@@ -38,9 +47,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         errors.print(f"error: {error}", style="red", markup=False, highlight=False)
         return 2
-    except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on from the last checkpoint", highlight=False)
+    except KeyboardInterrupt as interrupt:
+        errors.print("; ".join(["stopped", *map(str, interrupt.args)]), highlight=False)
         return 130
+
+
+class OnStderr(logging.Handler):
+    """Messages as plain lines, above a progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage(), file=sys.stderr)
+
+
+def show_logs() -> None:
+    """Show what the library logs."""
+    logger = logging.getLogger("excise")
+    logger.setLevel(logging.INFO)
+    logger.handlers = [OnStderr()]
 
 
 def usage() -> str:

@@ -7,7 +7,7 @@ from excise.train import loop
 
 
 class ProgressBar:
-    """A listener that shows loss, tokens per second and the time left."""
+    """A listener that shows loss, tokens per second and the time left, and losses after ablation when they are known."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, title
@@ -23,16 +23,26 @@ class ProgressBar:
         self.task = self.bar.add_task(title, total=None, loss=float("nan"), speed=0.0)
         self.before: tuple[float, int] | None = None
 
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar.live.is_started:
+            self.bar.stop()  # which also shows the cursor again
+
     def __call__(self, progress: loop.Progress) -> None:
         speed = self._speed(progress)
-        if not self.console.is_terminal:
+        if self.console.is_terminal:
+            self.bar.start()
+            self.bar.update(
+                self.task, completed=progress.done.step, total=progress.n_steps, loss=progress.loss, speed=speed
+            )
+        else:
             self._line(progress, speed)
-            return
-        self.bar.start()
-        self.bar.update(
-            self.task, completed=progress.done.step, total=progress.n_steps, loss=progress.loss, speed=speed
-        )
-        if progress.done.step == progress.n_steps:
+        if losses := progress.metrics.get("losses"):
+            ablated = "  ".join(f"{name} {of_set['ablated']:.4f}" for name, of_set in losses.items())
+            self._print(progress, f"loss after ablation: {ablated}")
+        if progress.done.step == progress.n_steps and self.console.is_terminal:
             self.bar.stop()
 
     def _speed(self, progress: loop.Progress) -> float:
@@ -43,8 +53,9 @@ class ProgressBar:
 
     def _line(self, progress: loop.Progress, speed: float) -> None:
         left = progress.done.seconds / progress.done.step * (progress.n_steps - progress.done.step)
+        self._print(progress, f"loss {progress.loss:7.4f}  {speed:>9,.0f} tokens/s  {left:5.0f} s left")
+
+    def _print(self, progress: loop.Progress, text: str) -> None:
         self.console.print(
-            f"{self.title:<16} step {progress.done.step:>6}/{progress.n_steps}  loss {progress.loss:7.4f}  "
-            f"{speed:>9,.0f} tokens/s  {left:5.0f} s left",
-            highlight=False,
+            f"{self.title:<16} step {progress.done.step:>6}/{progress.n_steps}  {text}", highlight=False, markup=False
         )

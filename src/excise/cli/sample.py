@@ -26,13 +26,13 @@ class SampleArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(SampleArguments, args, "sample")
-    from excise.data.dataset import load_tokenizer
+    from excise.data.dataset import tokenizer_of
     from excise.evals.samples import continue_text
     from excise.model.ablation import ablate
     from excise.train.release import load_run
     from excise.train.run import RunDirectory
 
-    tokenizer = load_tokenizer(RunDirectory(arguments.run).config().data)
+    tokenizer = tokenizer_of(RunDirectory(arguments.run).config().data)
     model, _ = load_run(arguments.run)
     models = {"full" if model.partition.domains else "model": model}
     for domain in model.partition.domains:

@@ -25,9 +25,11 @@ class TrainArguments:
 def main(args: Sequence[str]) -> int:
     from excise.recipes import RECIPES
 
-    if not args or args[0].startswith("-"):
+    if args and args[0] in ("-h", "--help"):
         print("usage: excise train RECIPE --directory DIRECTORY [OPTIONS]\nrecipes: " + ", ".join(RECIPES))
-        return 0 if args and args[0] in ("-h", "--help") else 2
+        return 0
+    if not args or args[0].startswith("-"):
+        raise ValueError(f"name a recipe first: excise train RECIPE [OPTIONS] (known: {', '.join(RECIPES)})")
     if args[0] not in RECIPES:
         raise ValueError(f"unknown recipe {args[0]!r}; {nearest(args[0], RECIPES)}")
     default = TrainArguments(Path("runs") / args[0], RECIPES[args[0]]())
@@ -36,13 +38,14 @@ def main(args: Sequence[str]) -> int:
     from excise.cli.progress import ProgressBar
     from excise.data.dataset import load_data
     from excise.evals.tradeoff import Tradeoff
-    from excise.train.loop import train
+    from excise.train.loop import resolve, train
     from excise.train.run import RunDirectory
 
-    run, console = arguments.run, Console(soft_wrap=True)
-    RunDirectory(arguments.directory).check(run)
+    files, console = RunDirectory(arguments.directory), Console(soft_wrap=True)
+    run = resolve(arguments.run, files)
+    files.check(run)
     data = load_data(run.data, run.routing.domains)
-    tradeoff = Tradeoff(run.train.evaluations, data, run.routing.modules)
-    train(run, data, arguments.directory, [ProgressBar(console, args[0]), tradeoff])
+    with ProgressBar(console, args[0]) as bar:
+        train(run, data, arguments.directory, [Tradeoff(run, data), bar])
     console.print(str(arguments.directory), highlight=False)
     return 0

@@ -1,53 +1,68 @@
-"""The data of a run: documents from a source, labelled, filtered, tokenised, in train, calibration and test splits."""
+"""The data of a run: prepared documents, labelled, filtered, in train, calibration and test sets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from excise.data.documents import Document, read_split
-from excise.data.noise import simulate_labels
+from excise.data.documents import BadRows
+from excise.data.noise import ADJACENT, OTHER, simulate_labels
 from excise.data.packing import Corpus
-from excise.data.stories import stories
+from excise.data.shards import TOKENIZER, load_prepared
+from excise.data.sources import EMBEDDED, TEST, TRAIN, SourceConfig, open_source
+from excise.data.tokenised import Column, Tokenised, tokenise
 from excise.data.tokens import Tokenizer, story_tokenizer
-from excise.labels import RETAIN, label_id
+from excise.labels import FIRST_DOMAIN_ID, RETAIN, RETAIN_ID, label_id, nearest
 
-STORIES = "stories"
+SHARES = ("undiscovered_share", "false_positive_rate", "retain_share", "adjacent_retain_share", "calibration_share")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Where the text comes from and what training sees of it."""
 
-    source: str = STORIES
-    """`stories` for the embedded corpus, or a folder with train.jsonl and test.jsonl (or .jsonl.gz)."""
-    tokenizer: str = STORIES
-    """`stories` for the embedded tokenizer, or the path of a tokenizer.json."""
+    source: str = "stories"
+    """`stories` or `topics` for an embedded corpus, or a folder written by `excise prepare`."""
     n_stories: int = 4000
-    """Embedded training stories; each comes in both languages."""
+    """Embedded training stories, each in both languages, or articles."""
     n_test_stories: int = 400
-    """Embedded stories for calibration and test together."""
+    """Embedded stories or articles for calibration and test together."""
+    forget: tuple[str, ...] = ()
+    """Categories that belong to a domain, as `domain=category`; a domain not named is the category of its name."""
+    adjacent: tuple[str, ...] = ()
+    """Categories near the domains: evaluated apart, and left out by the strict filter."""
+    general: tuple[str, ...] = ()
+    """Categories of general knowledge, evaluated apart; where none is named, all but domains and adjacent."""
     labels: Literal["simulated", "given"] = "simulated"
     """Labels drawn from the categories with the shares below, or the documents' own."""
     undiscovered_share: float = 0.0
-    """Share of each domain's documents that is not labelled as such."""
+    """Share of each domain's documents that is not labelled as such (1 - TPR)."""
+    false_positive_rate: float = 0.0
+    """Share of the other documents, once those labelled retain are drawn, that is labelled with a domain (FPR)."""
     retain_share: float = 0.25
-    """Share of the other documents that is labelled retain."""
-    filter: Literal["none", "weak", "perfect"] = "none"
-    """Documents not trained on: none, those labelled with a domain, or those that truly belong to one."""
+    """Share of the documents outside domains and adjacent categories that is labelled retain."""
+    adjacent_retain_share: float = 0.25
+    """Share of the documents of adjacent categories that is labelled retain."""
+    filter: Literal["none", "weak", "strict", "perfect"] = "none"
+    """Documents not trained on: none, those labelled with a domain, the adjacent categories as well, or those that truly
+    belong to a domain."""
     calibration_share: float = 0.25
     """Share of the test documents that calibration may see, and the test then does not."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("undiscovered_share", "retain_share", "calibration_share"):
+        for name in SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"data.{name}={getattr(self, name):g} is a share, from 0 to 1")
         for name in ("n_stories", "n_test_stories"):
             if getattr(self, name) < 1:
                 raise ValueError(f"data.{name}={getattr(self, name)} leaves that split empty; set it to at least 1")
+        for entry in self.forget:
+            if not all(entry.partition("=")):
+                raise ValueError(f"data.forget has {entry!r}; write domain=category")
 
 
 @dataclass(frozen=True)
@@ -58,93 +73,132 @@ class Data:
     calibration: Mapping[str, Corpus]
     """By set: `retain`, and each domain."""
     test: Mapping[str, Corpus]
+    """The same, and `adjacent` and `general` where there are adjacent categories."""
     tokenizer: Tokenizer
 
 
 def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     """The splits of a source; a domain without documents or an empty split is an error."""
-    tokenizer = load_tokenizer(config)
-    train, held_out = _documents(config, "train"), _documents(config, "test")
-    if config.labels == "simulated":
-        train = simulate_labels(
-            train,
-            domains,
-            undiscovered_share=config.undiscovered_share,
-            retain_share=config.retain_share,
-            seed=config.seed,
-        )
-    _check_domains_seen(train, domains)
-    kept = [document for document in train if not _filtered(document, config.filter, domains)]
-    if not kept:
+    splits, tokenizer = _splits(config)
+    if TEST not in splits:
+        raise ValueError(f"{config.source} has no test documents; prepare it with a test_share above 0")
+    _check_categories(config, splits, domains)
+    train = splits[TRAIN]
+    truth = _truth(train.categories, config, domains)
+    corpus = _corpus(train, _labels(train, truth, config, domains), domains, given=config.labels == "given")
+    kept = corpus[~_filtered(corpus.labels, truth, config.filter)]
+    if not len(kept):
         raise ValueError(f"the train split is empty once data.filter={config.filter!r} is applied")
-    calibration, test = {}, {}
-    for name, documents in _sets(held_out, domains).items():
-        calibration[name], test[name] = _halves(name, documents, config, domains, tokenizer)
-    return Data(tokenise(kept, domains, tokenizer), calibration, test, tokenizer)
+    calibration, test = _held_out(splits[TEST], config, domains)
+    return Data(kept, calibration, test, tokenizer)
 
 
-def load_tokenizer(config: DataConfig) -> Tokenizer:
-    return story_tokenizer() if config.tokenizer == STORIES else Tokenizer.load(Path(config.tokenizer))
+def tokenizer_of(config: DataConfig) -> Tokenizer:
+    """The tokenizer of a source, without its documents."""
+    return story_tokenizer() if config.source in EMBEDDED else Tokenizer.load(Path(config.source) / TOKENIZER)
 
 
-def tokenise(documents: Sequence[Document], domains: Sequence[str], tokenizer: Tokenizer) -> Corpus:
-    """Documents as tokens, each closed by the end-of-text token."""
-    labels = [_label_of(document, domains) for document in documents]
-    tokens = tokenizer.encode_batch([document.text for document in documents])
-    return Corpus.of([[*text, tokenizer.end_of_text] for text in tokens], labels)
+def _splits(config: DataConfig) -> tuple[Mapping[str, Tokenised], Tokenizer]:
+    if config.source not in EMBEDDED:
+        prepared = load_prepared(Path(config.source))
+        return prepared.splits, prepared.tokenizer
+    sizes = SourceConfig(n_stories=config.n_stories, n_test_stories=config.n_test_stories, seed=config.seed)
+    source = open_source(config.source, sizes)
+    tokenizer, bad = story_tokenizer(), BadRows(limit=0)
+    return {split: tokenise(list(bad.skip(read())), tokenizer) for split, read in source.splits.items()}, tokenizer
 
 
-def _label_of(document: Document, domains: Sequence[str]) -> int:
-    try:
-        return label_id(document.label, domains)
-    except ValueError as error:
-        raise ValueError(f"{document.id}: {error}") from None
+def _domain_of(config: DataConfig, domains: Sequence[str]) -> dict[str, str]:
+    """The domain of each category that belongs to one."""
+    named = {category: domain for domain, _, category in (entry.partition("=") for entry in config.forget)}
+    return named | {domain: domain for domain in domains if domain not in named.values()}
 
 
-def _documents(config: DataConfig, split: Literal["train", "test"]) -> list[Document]:
-    if config.source != STORIES:
-        return read_split(Path(config.source), split)
-    n = config.n_stories if split == "train" else config.n_test_stories
-    drawn = stories(n, seed=config.seed, split=split)
-    return [
-        Document(f"{split}-{i}-{language}", getattr(story, language), language)
-        for i, story in enumerate(drawn)
-        for language in ("english", "spanish")
-    ]
-
-
-def _filtered(document: Document, which: str, domains: Sequence[str]) -> bool:
-    truth = {"none": "", "weak": document.label, "perfect": document.category}
-    return truth[which] in domains
-
-
-def _check_domains_seen(documents: Sequence[Document], domains: Sequence[str]) -> None:
+def _check_categories(config: DataConfig, splits: Mapping[str, Tokenised], domains: Sequence[str]) -> None:
+    """Every category and domain that is named must be in the data, or named by one of its labels."""
+    seen = sorted({name for split in splits.values() for name in split.categories.names})
+    for category in (*config.adjacent, *config.general, *(entry.partition("=")[2] for entry in config.forget)):
+        if category not in seen:
+            raise ValueError(f"category {category!r} is not in the data; {nearest(category, seen)}")
+    for domain in (entry.partition("=")[0] for entry in config.forget):
+        if domains and domain not in domains:
+            raise ValueError(f"data.forget names the domain {domain!r}; {nearest(domain, domains)}")
+    known = {*splits[TRAIN].categories.names, *splits[TRAIN].labels.names}
+    of_category = _domain_of(config, domains)
     for domain in domains:
-        if not any(domain in (document.label, document.category) for document in documents):
-            seen = sorted({document.category for document in documents})
+        if not known & ({domain} | {category for category, of in of_category.items() if of == domain}):
             raise ValueError(
-                f"domain {domain!r} is never seen in the training data, whose categories are {', '.join(seen)}"
+                f"domain {domain!r} is never seen in the training data, whose categories are "
+                f"{', '.join(splits[TRAIN].categories.names)}"
             )
 
 
-def _sets(documents: Sequence[Document], domains: Sequence[str]) -> dict[str, list[Document]]:
-    """Held-out documents by the set they are evaluated in, with their true label."""
-    sets: dict[str, list[Document]] = {name: [] for name in (RETAIN, *domains)}
-    for document in documents:
-        name = document.category if document.category in domains else RETAIN
-        sets[name].append(replace(document, label=name))
-    return sets
+def _truth(categories: Column, config: DataConfig, domains: Sequence[str]) -> NDArray[np.int64]:
+    """For each document the number of the domain it truly belongs to, ADJACENT or OTHER."""
+    of_category = _domain_of(config, domains)
+
+    def truth(category: str) -> int:
+        if of_category.get(category) in domains:
+            return list(domains).index(of_category[category])
+        return ADJACENT if category in config.adjacent else OTHER
+
+    of_documents: NDArray[np.int64] = np.array([truth(name) for name in categories.names], np.int64)[categories.index]
+    return of_documents
 
 
-def _halves(
-    name: str, documents: Sequence[Document], config: DataConfig, domains: Sequence[str], tokenizer: Tokenizer
-) -> tuple[Corpus, Corpus]:
-    order = np.random.default_rng([config.seed, *name.encode()]).permutation(len(documents))
-    n = round(config.calibration_share * len(documents))
-    if not 0 < n < len(documents):
+def _labels(train: Tokenised, truth: NDArray[np.int64], config: DataConfig, domains: Sequence[str]) -> NDArray[np.int8]:
+    if config.labels == "given":
+        return train.labels.translate([label_id(name, domains) for name in train.labels.names])
+    shares = {name: getattr(config, name) for name in SHARES if name != "calibration_share"}
+    return simulate_labels(truth, domains, seed=config.seed, **shares)
+
+
+def _corpus(data: Tokenised, labels: NDArray[np.int8], domains: Sequence[str], *, given: bool) -> Corpus:
+    token_labels = None
+    if given and data.token_labels:
+        token_labels = data.token_labels.translate([label_id(name, domains) for name in data.token_labels.names])
+    return Corpus(data.tokens, np.cumsum(data.lengths) - data.lengths, data.lengths, labels, token_labels)
+
+
+def _filtered(labels: NDArray[np.int8], truth: NDArray[np.int64], which: str) -> NDArray[np.bool_]:
+    """Whether each document is left out."""
+    labelled: NDArray[np.bool_] = labels >= FIRST_DOMAIN_ID
+    left_out: dict[str, NDArray[np.bool_]] = {
+        "none": np.zeros_like(labelled),
+        "weak": labelled,
+        "strict": labelled | (truth == ADJACENT),
+        "perfect": truth >= 0,
+    }
+    return left_out[which]
+
+
+def _held_out(
+    data: Tokenised, config: DataConfig, domains: Sequence[str]
+) -> tuple[dict[str, Corpus], dict[str, Corpus]]:
+    """Calibration and test sets, with true labels."""
+    truth = _truth(data.categories, config, domains)
+    labels = np.where(truth >= 0, truth + FIRST_DOMAIN_ID, RETAIN_ID).astype(np.int8)
+    corpus = _corpus(data, labels, domains, given=False)
+    for_calibration = np.zeros(len(corpus), bool)
+    sets = {RETAIN: truth < 0} | {domain: truth == number for number, domain in enumerate(domains)}
+    for name, members in sets.items():
+        for_calibration[_first_share(name, np.flatnonzero(members), config)] = True
+    calibration = {name: corpus[members & for_calibration] for name, members in sets.items()}
+    if config.adjacent:
+        of_category = np.array([name in config.general for name in data.categories.names])[data.categories.index]
+        sets |= {"adjacent": truth == ADJACENT, "general": of_category if config.general else truth == OTHER}
+    test = {name: corpus[members & ~for_calibration] for name, members in sets.items()}
+    for name, tested in test.items():
+        if not len(tested):
+            raise ValueError(f"no test document of {name!r} is left; prepare the data with more test documents")
+    return calibration, test
+
+
+def _first_share(name: str, members: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:
+    n = round(config.calibration_share * len(members))
+    if not 0 < n < len(members):
         raise ValueError(
-            f"the {len(documents)} test documents of {name!r} leave an empty calibration or test split "
+            f"the {len(members)} test documents of {name!r} leave an empty calibration or test split "
             f"at data.calibration_share={config.calibration_share:g}"
         )
-    first, second = [documents[i] for i in order[:n]], [documents[i] for i in order[n:]]
-    return tokenise(first, domains, tokenizer), tokenise(second, domains, tokenizer)
+    return np.random.default_rng([config.seed, *name.encode()]).permutation(members)[:n]

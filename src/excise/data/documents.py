@@ -1,12 +1,28 @@
-"""Documents as they come: a text, what it is truly about, and the label that training sees."""
+"""Documents as they come: a text, what it is truly about, and the label that training sees.
+
+Readers yield documents one at a time, so that memory stays flat however large a source is. A row that cannot be used is
+yielded as a `BadRow`, for whoever reads to count; a damaged file is an error.
+"""
 
 import gzip
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from excise.extras import needs
 from excise.labels import UNLABELED
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a text, in characters, with a label of its own."""
+
+    start: int
+    end: int
+    label: str
 
 
 @dataclass(frozen=True)
@@ -17,36 +33,197 @@ class Document:
     text: str
     category: str
     label: str = UNLABELED
+    spans: tuple[Span, ...] = ()
+    """Sentences or words that are labelled otherwise than the document; in order, without overlap."""
 
 
-def read_jsonl(path: Path) -> Iterator[Document]:
-    """Documents of a .jsonl or .jsonl.gz file with fields `text`, `category` and, where it is known, `label`."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            yield _document(line, f"{path.name}:{number}")
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be used, and why."""
+
+    where: str
+    reason: str
 
 
-def _document(line: str, where: str) -> Document:
+Rows = Iterator[Document | BadRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """The names that a source gives to what is read from it."""
+
+    text: str = "text"
+    category: str = "category"
+    """Empty where the source has none: the label then stands for it."""
+    label: str = "label"
+    """Read where a row has it; other rows are unlabeled."""
+    id: str = ""
+    """Empty: the name of the file and the number of the row."""
+
+
+def read_file(path: Path, fields: Fields) -> Rows:
+    """The documents of one file, whatever its format."""
+    for ending, read in READERS.items():
+        if path.name.endswith(ending):
+            return read(path, fields)
+    raise ValueError(f"{path} is in no format that can be read, which are {', '.join(READERS)}")
+
+
+def is_readable(path: Path) -> bool:
+    return path.name.endswith(tuple(READERS))
+
+
+def read_jsonl(path: Path, fields: Fields) -> Rows:
+    """Documents of a .jsonl, .jsonl.gz or .jsonl.zst file."""
+    for number, line in enumerate(_lines(path), 1):
+        where = f"{path.name}:{number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except UnicodeDecodeError:
+            yield BadRow(where, "is not UTF-8")
+        except json.JSONDecodeError:
+            yield BadRow(where, "is not JSON")
+        else:
+            yield document_of(row, fields, where) if isinstance(row, dict) else BadRow(where, "is not a JSON object")
+
+
+def read_parquet(path: Path, fields: Fields) -> Rows:
+    """Documents of a parquet file, a few hundred rows in memory at a time."""
+    parquet = needs("pyarrow.parquet", "data")
     try:
-        fields = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON: {error.msg}") from None
-    for field in ("text", "category"):
-        if not isinstance(fields, dict) or not isinstance(fields.get(field), str):
-            raise ValueError(f"{where} has no text field {field!r}")
-    label = fields.get("label", UNLABELED)
+        file = parquet.ParquetFile(path)
+        wanted = [name for name in vars(fields).values() if name in file.schema_arrow.names]
+        rows = (row for batch in file.iter_batches(batch_size=256, columns=wanted) for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            yield document_of(row, fields, f"{path.name}:{number}")
+    except (OSError, needs("pyarrow", "data").ArrowException) as error:
+        raise ValueError(f"{path} is truncated or damaged ({first_line(error)})") from None
+
+
+def read_text(path: Path, fields: Fields) -> Rows:
+    """The one document of a .txt file, whose category is the name of its folder."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        yield BadRow(path.name, "is not UTF-8")
+        return
+    yield document_of({fields.text: text, fields.category: path.parent.name}, fields, f"{path.parent.name}/{path.name}")
+
+
+READERS: Mapping[str, Callable[[Path, Fields], Rows]] = {
+    ".jsonl": read_jsonl,
+    ".jsonl.gz": read_jsonl,
+    ".jsonl.zst": read_jsonl,
+    ".parquet": read_parquet,
+    ".txt": read_text,
+}
+
+
+def read_huggingface(name: str, split: str, fields: Fields) -> Rows:
+    """Documents of one split of a HuggingFace dataset, streamed, by its name on the Hub or a local path."""
+    load_dataset = needs("datasets", "hf").load_dataset
+    name, _, configuration = name.partition(":")
+    for number, row in enumerate(load_dataset(name, configuration or None, split=split, streaming=True), 1):
+        yield document_of(row, fields, f"{split}:{number}")
+
+
+def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document | BadRow:
+    """The document in a row, or what is wrong with it."""
+    text, label = row.get(fields.text), row.get(fields.label) or UNLABELED
+    if not isinstance(text, str) or not text.strip():
+        return BadRow(where, f"has no text in {fields.text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return BadRow(where, "has half of a surrogate pair in its text, which is not Unicode")
     if not isinstance(label, str):
-        raise ValueError(f"{where} has the label {label!r}; a label is a word")
-    return Document(where, fields["text"], fields["category"], label)
+        return BadRow(where, f"has the label {label!r}, which is not a word")
+    category = row.get(fields.category) if fields.category else label
+    if not isinstance(category, str) or not category:
+        return BadRow(where, f"has no category in {fields.category!r}")
+    try:
+        spans = tuple(Span(int(start), int(end), str(name)) for start, end, name in row.get("spans") or ())
+    except (TypeError, ValueError):
+        return BadRow(where, "has spans that are not triples of start, end and label")
+    ends = [0, *(span.end for span in spans)]
+    if any(span.start < end or span.end <= span.start for span, end in zip(spans, ends, strict=False)):
+        return BadRow(where, "has spans that overlap or are out of order")
+    if ends[-1] > len(text):
+        return BadRow(where, "has a span beyond the end of its text")
+    return Document(str(row.get(fields.id, where)) if fields.id else where, text, category, label, spans)
 
 
-def read_split(folder: Path, split: str) -> list[Document]:
-    """The documents of `<split>.jsonl` or `<split>.jsonl.gz` in a folder."""
-    for path in (folder / f"{split}.jsonl", folder / f"{split}.jsonl.gz"):
-        if path.exists():
-            documents = list(read_jsonl(path))
-            if not documents:
-                raise ValueError(f"the {split} split is empty: {path} holds no document")
-            return documents
-    raise ValueError(f"there is no {split}.jsonl or {split}.jsonl.gz in {folder}")
+class BadRows:
+    """Counts what cannot be used, and stops when it is too much."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.n_rows, self.n_bad = limit, 0, 0
+        self.first: list[str] = []
+
+    def skip(self, rows: Iterable[Document | BadRow]) -> Iterator[Document]:
+        """The documents among the rows; more than the limit of bad rows is an error, at the end at the latest."""
+        for row in rows:
+            self.n_rows += 1
+            if isinstance(row, Document):
+                yield row
+                continue
+            self.n_bad += 1
+            if len(self.first) < 5:
+                self.first.append(f"{row.where} {row.reason}")
+            self._check(at_least=1000)
+        self._check(at_least=1)
+
+    def _check(self, at_least: int) -> None:
+        if self.n_bad > self.limit * max(self.n_rows, at_least):
+            raise ValueError(
+                f"{self.n_bad} of {self.n_rows} rows cannot be used, more than the limit of {self.limit:.1%} "
+                f"(the first: {self.first[0]})"
+            )
+
+
+class DamagedError(Exception):
+    pass
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        if path.suffix == ".zst":
+            yield from _zstd_lines(path)
+        else:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+                yield from lines
+    except (EOFError, gzip.BadGzipFile, zlib.error, DamagedError) as error:
+        raise ValueError(f"{path} is truncated or damaged ({first_line(error)})") from None
+
+
+def _zstd_lines(path: Path) -> Iterator[bytes]:
+    rest = b""
+    for chunk in zstd_chunks(path):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def zstd_chunks(path: Path) -> Iterator[bytes]:
+    """What the frames of a file hold; the library itself would take a file that was cut short for a whole one."""
+    zstandard = needs("zstandard", "data")
+    frame = None
+    with path.open("rb") as file:
+        try:
+            while data := file.read(1 << 20):
+                while data:
+                    frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                    yield frame.decompress(data)
+                    data = frame.unused_data if frame.eof else b""
+                    frame = None if frame.eof else frame
+        except zstandard.ZstdError as error:
+            raise DamagedError(error) from None
+    if frame is not None:
+        raise DamagedError("its last frame has no end")
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

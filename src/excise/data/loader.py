@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from excise.data.packing import Batch, Corpus, collate, cut, pack, truncate
+from excise.data.packing import Batch, Corpus, Pieces, collate, cut, pack_tightly, truncate
 
 LabelMixing = Literal["rows", "micro_batches", "steps"]
 MicroBatch = list[list[int]]
@@ -50,7 +50,7 @@ class Loader:
         self.pieces = (cut if config.packing == "packed" else truncate)(corpus, config.context)
         if not len(self.pieces):
             raise ValueError("the training split is empty: no document has two tokens")
-        self._epoch, self._steps = 0, self._plan(0)
+        self._epoch, (self._pieces, self._steps) = 0, self._plan(0)
         self.steps_per_epoch = len(self._steps)
         self.tokens_per_epoch = int(self.pieces.length.sum())
 
@@ -64,14 +64,20 @@ class Loader:
         """The micro-batches of one step, counted from 0."""
         epoch, within = divmod(number, self.steps_per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._steps = epoch, self._plan(epoch)
+            self._epoch, (self._pieces, self._steps) = epoch, self._plan(epoch)
         for rows in self._steps[within]:
-            yield collate(self.corpus, self.pieces, rows, self.config.context)
+            yield collate(self.corpus, self._pieces, rows, self.config.context)
 
-    def _plan(self, epoch: int) -> list[list[MicroBatch]]:
-        """All steps of an epoch, each a list of micro-batches."""
+    def _plan(self, epoch: int) -> tuple[Pieces, list[list[MicroBatch]]]:
+        """The pieces of an epoch, and all its steps, each a list of micro-batches."""
         random = np.random.default_rng([self.seed, epoch])
-        groups = [self._micro_batches(group, random) for group in self._groups()]
+        pieces, groups = self.pieces, []
+        for group in self._groups():
+            pieces, rows = self._rows(pieces, random.permutation(group))
+            groups.append(self._micro_batches(rows, random))
+        return pieces, self._steps_of(groups, random)
+
+    def _steps_of(self, groups: list[list[MicroBatch]], random: np.random.Generator) -> list[list[MicroBatch]]:
         n = self.config.micro_batches_per_step
         if self.config.label_mixing == "steps":
             steps = [group[i : i + n] for group in groups for i in range(0, len(group), n)]
@@ -85,17 +91,24 @@ class Loader:
         """Pieces that may share a row."""
         if self.config.label_mixing == "rows":
             return [np.arange(len(self.pieces))]
-        labels = self.corpus.document_labels()[self.pieces.document]
+        if self.corpus.token_labels is not None:
+            raise ValueError(
+                f"documents that mix labels have no place in a batch of one label; "
+                f"set batch.label_mixing to 'rows' instead of {self.config.label_mixing!r}"
+            )
+        labels = self.corpus.labels[self.pieces.document]
         return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
-    def _micro_batches(self, group: NDArray[Any], random: np.random.Generator) -> list[MicroBatch]:
-        rows = self._rows(random.permutation(group))
+    def _micro_batches(self, rows: list[list[int]], random: np.random.Generator) -> list[MicroBatch]:
         rows = [rows[i] for i in random.permutation(len(rows))]
         n = self.config.rows_per_micro_batch
         return [rows[i : i + n] for i in range(0, len(rows), n)]
 
-    def _rows(self, shuffled: NDArray[Any]) -> list[list[int]]:
+    def _rows(self, pieces: Pieces, shuffled: NDArray[Any]) -> tuple[Pieces, list[list[int]]]:
+        """Rows of some pieces, and all pieces with those that came about by cutting."""
         if self.config.packing == "padded":
-            return [[int(piece)] for piece in shuffled]
-        packed = pack(self.pieces.length[shuffled], self.config.context)
-        return [[int(shuffled[i]) for i in row] for row in packed]
+            return pieces, [[int(piece)] for piece in shuffled]
+        mine, packed = pack_tightly(pieces[shuffled], self.config.context)
+        number = np.concatenate([shuffled, len(pieces) + np.arange(len(mine) - len(shuffled))])
+        new = mine[np.arange(len(shuffled), len(mine))]
+        return pieces.joined(new), [[int(number[i]) for i in row] for row in packed]

@@ -5,6 +5,7 @@ the pairs of several documents. Attention stays inside a document and positions 
 gives every document the loss that it has alone. No target crosses a document, and every end of text is predicted once.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, is_tensor
 
+from excise.data.tokenised import Slices
 from excise.labels import UNLABELED_ID
 
 IGNORED = -100
@@ -22,40 +24,42 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents as tokens, end to end, with a label per token."""
+    """Documents as tokens, each with a label."""
 
-    tokens: NDArray[Any]
+    tokens: Slices
+    starts: NDArray[np.int64]
+    """Where each document begins in the tokens."""
+    lengths: NDArray[np.int64]
     labels: NDArray[np.int8]
-    offsets: NDArray[np.int64]
-    """Where each document begins, and the end."""
+    """One per document."""
+    token_labels: Slices | None = None
+    """One per token, where some documents mix labels."""
 
     @staticmethod
     def of(documents: Sequence[Sequence[int]], labels: Sequence[int | Sequence[int]]) -> "Corpus":
         """A corpus from token lists that close with the end-of-text token, each with one label or one per token."""
-        lengths = [len(document) for document in documents]
-        flat = [np.broadcast_to(np.asarray(label, np.int8), n) for label, n in zip(labels, lengths, strict=True)]
+        lengths = np.array([len(document) for document in documents], np.int64)
+        per_token = [np.broadcast_to(np.asarray(label, np.int8), n) for label, n in zip(labels, lengths, strict=True)]
+        mixed = any(label.min() != label.max() for label in per_token)
         return Corpus(
             np.concatenate([np.asarray(document, np.uint32) for document in documents] or [np.zeros(0, np.uint32)]),
-            np.concatenate(flat or [np.zeros(0, np.int8)]),
-            np.cumsum([0, *lengths], dtype=np.int64),
+            np.cumsum(lengths) - lengths,
+            lengths,
+            np.array([label[0] for label in per_token], np.int8),
+            np.concatenate(per_token) if mixed else None,
         )
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.starts)
+
+    def __getitem__(self, chosen: NDArray[Any]) -> "Corpus":
+        """Some of the documents; no token is copied."""
+        return replace(self, starts=self.starts[chosen], lengths=self.lengths[chosen], labels=self.labels[chosen])
 
     @property
     def n_predicted(self) -> int:
         """Pairs of an input and a target."""
-        return int(self.offsets[-1]) - len(self)
-
-    def document_labels(self) -> NDArray[np.int8]:
-        """One label per document; a document that mixes labels is an error."""
-        first = self.labels[self.offsets[:-1]]
-        if not np.array_equal(np.repeat(first, np.diff(self.offsets)), self.labels):
-            raise ValueError(
-                "a document mixes labels, so it has no place in a batch of one label; mix labels by 'rows'"
-            )
-        return first
+        return int(self.lengths.sum()) - len(self)
 
 
 @dataclass(frozen=True)
@@ -73,22 +77,38 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.document)
 
+    def joined(self, more: "Pieces") -> "Pieces":
+        return Pieces(
+            np.concatenate([self.document, more.document]),
+            np.concatenate([self.start, more.start]),
+            np.concatenate([self.length, more.length]),
+        )
+
 
 def cut(corpus: Corpus, context: int) -> Pieces:
     """All pairs of all documents, long documents cut into several pieces."""
-    n_pairs = np.diff(corpus.offsets) - 1
+    n_pairs = corpus.lengths - 1
     n_pieces = -(-n_pairs // context)
     document = np.repeat(np.arange(len(corpus)), n_pieces)
     nth = np.arange(len(document)) - np.repeat(np.cumsum(n_pieces) - n_pieces, n_pieces)
     length = np.minimum(context, n_pairs[document] - nth * context)
-    return Pieces(document, corpus.offsets[document] + nth * context, length)
+    return Pieces(document, corpus.starts[document] + nth * context, length)
+
+
+def empty_shares(lengths: NDArray[np.int64], context: int) -> tuple[float, float]:
+    """The share of positions that stays empty with documents packed for training, and with one a row."""
+    starts = np.cumsum(lengths) - lengths
+    pieces = cut(Corpus(starts, starts, lengths, np.zeros(len(lengths), np.int8)), context)
+    _, rows = pack_tightly(pieces, context)
+    n_pairs = int(pieces.length.sum())
+    return 1 - n_pairs / (len(rows) * context), 1 - n_pairs / (len(pieces) * context)
 
 
 def truncate(corpus: Corpus, context: int) -> Pieces:
     """The first pairs of each document, as the paper trains on them."""
-    length = np.minimum(np.diff(corpus.offsets) - 1, context)
+    length = np.minimum(corpus.lengths - 1, context)
     kept = np.flatnonzero(length)
-    return Pieces(kept, corpus.offsets[kept], length[kept])
+    return Pieces(kept, corpus.starts[kept], length[kept])
 
 
 def pack(lengths: NDArray[np.int64], context: int) -> list[list[int]]:
@@ -115,6 +135,37 @@ def pack(lengths: NDArray[np.int64], context: int) -> list[list[int]]:
             with_room[room - n].append(row)
             rooms |= 1 << (room - n)
     return rows
+
+
+SLACK = 0.01
+"""Share of positions that may stay empty before documents are cut to fill them."""
+
+
+def pack_tightly(pieces: Pieces, context: int) -> tuple[Pieces, list[list[int]]]:
+    """Rows for training: packed whole, and where that leaves too much empty, the pieces of the emptiest rows are cut up
+    to fill the largest gaps of the others. A piece keeps its label; what is cut off begins anew, as a document does.
+    """
+    rows = pack(pieces.length, context)
+    n_rows = math.ceil(pieces.length.sum() / context * (1 + SLACK))
+    if len(rows) <= n_rows:
+        return pieces, rows
+    room = context - np.array([pieces.length[row].sum() for row in rows])
+    kept = np.argsort(room, kind="stable")
+    cut_up = sorted((piece for row in kept[n_rows:] for piece in rows[row]), key=lambda piece: -pieces.length[piece])
+    new: list[tuple[int, int, int]] = []
+    gaps = iter(kept[:n_rows][::-1])
+    gap = next(gaps)
+    for piece in cut_up:
+        start, left = int(pieces.start[piece]), int(pieces.length[piece])
+        while left:
+            if not room[gap]:
+                gap = next(gaps)
+            n = min(left, int(room[gap]))
+            rows[gap].append(len(pieces) + len(new))
+            new.append((int(pieces.document[piece]), start, n))
+            room[gap], start, left = room[gap] - n, start + n, left - n
+    columns = np.array(new, np.int64).reshape(-1, 3).T
+    return pieces.joined(Pieces(*columns)), [rows[row] for row in sorted(kept[:n_rows])]
 
 
 @dataclass(frozen=True)
@@ -153,13 +204,17 @@ def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], conte
         at = 0
         for piece in row:
             start, n = int(pieces.start[piece]), int(pieces.length[piece])
-            here, source = slice(at, at + n), slice(start, start + n)
-            tokens[b, here] = corpus.tokens[source]
-            targets[b, here] = corpus.tokens[start + 1 : start + n + 1]
-            labels[b, here] = corpus.labels[start + 1 : start + n + 1]
+            here, pairs = slice(at, at + n), slice(start, start + n + 1)
+            piece_tokens = corpus.tokens[pairs]
+            tokens[b, here], targets[b, here] = piece_tokens[:-1], piece_tokens[1:]
+            if corpus.token_labels is None:
+                labels[b, here] = label = corpus.labels[pieces.document[piece]]
+                found = {int(label)}
+            else:
+                labels[b, here] = corpus.token_labels[pairs][1:]
+                found = set(np.unique(labels[b, here]).tolist())
             positions[b, here] = np.arange(n)
             documents[b, here] = piece
-            found = set(np.unique(labels[b, here]).tolist())
             mixed_documents |= len(found) > 1
             label_ids |= found
             at += n

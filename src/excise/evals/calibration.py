@@ -2,10 +2,12 @@
 
 Without it a loss after ablation can be high for a shallow reason, the removed domain's tokens having become improbable
 altogether. It is fitted on documents that no test uses, for every model alike. A tiny L2 keeps tokens that never occur
-in those documents from drifting to minus infinity. The problem is convex.
+in those documents from drifting to minus infinity. The problem is convex, and as a bias b turns the probabilities p of a
+prediction into p exp(b) / (p . exp(b)), the model runs only once: an iteration is two products of a matrix and a vector.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,69 +17,95 @@ from excise.evals.losses import batches_of, without_modules
 from excise.labels import RETAIN
 from excise.model.gpt import GPT
 
-Calibrate = Callable[[GPT, Mapping[str, Corpus], Sequence[str]], Tensor]
+Calibrate = Callable[[GPT, Mapping[str, Corpus], Sequence[str], int], Tensor]
 ALPHA = 100.0
 L2 = 1e-5
-CHUNK = 256
-"""Rows whose logits are in memory at a time."""
+ROWS_PER_SET = 65536
+CHUNK = 1024
+"""Predictions whose probabilities are computed at a time."""
+KEPT_BYTES = 1 << 32
+"""Probabilities that take more memory than this are computed anew in every iteration."""
 
 
 @torch.no_grad()
 def calibrate(
     model: GPT,
     sets: Mapping[str, Corpus],
-    removed: Sequence[str] = (),
+    removed: Sequence[str],
+    context: int,
     *,
     alpha: float = ALPHA,
     iterations: int = 40,
-    rows_per_set: int = 16384,
+    rows_per_set: int = ROWS_PER_SET,
 ) -> Tensor:
     """The bias (V) fitted on these sets, of which `retain` weighs alpha and every domain 1.
 
     Of a larger set, `rows_per_set` predictions are drawn from all over it: those of one document are much alike, so few
-    from many documents tell more than many from few.
+    from many documents tell more than many from few. With fewer predictions than some ten for each token of the
+    vocabulary the bias fits their chance, and the losses on other documents rise.
     """
-    hidden, targets, weights = _gather(model, sets, removed, alpha, rows_per_set)
-    route = without_modules(removed)
-    V = model.config.vocabulary_size
-    wanted = torch.zeros(V, device=hidden.device).index_add_(0, targets, weights)
+    hidden, targets, weights = _gather(model, sets, removed, context, alpha, rows_per_set)
+    chunks = _probabilities(model, hidden, removed)
+    wanted = torch.zeros(model.config.vocabulary_size, device=hidden.device).index_add_(0, targets, weights)
+    parts: list[tuple[Callable[[], Tensor], Tensor, Tensor]] = [
+        (chunk, targets[i : i + CHUNK], weights[i : i + CHUNK])
+        for chunk, i in zip(chunks, range(0, len(targets), CHUNK), strict=True)
+    ]
+    log_p = torch.cat([chunk().gather(-1, t.unsqueeze(-1)).squeeze(-1).log() for chunk, t, _ in parts])
     # The curvature of the loss in each bias is about the frequency of its token: scaled by that, all are alike.
     scale = (wanted + alpha / len(targets)).rsqrt()
-    bias = torch.zeros(V, device=hidden.device, requires_grad=True)
+    bias = torch.zeros_like(scale, requires_grad=True)
     solver = torch.optim.LBFGS([bias], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
 
     @torch.no_grad()
     def objective() -> Tensor:
         shift = bias * scale
-        loss = L2 / 2 * shift.double().square().sum()
+        factor = shift.exp()
+        loss = L2 / 2 * shift.double().square().sum() - (weights.double() * (log_p + shift[targets])).sum()
         expected = torch.zeros_like(shift)
-        for first in range(0, len(targets), CHUNK):
-            h, t, w = (rows[first : first + CHUNK] for rows in (hidden, targets, weights))
-            p = model.logits(h, route, shift).float().softmax(-1)
-            loss -= (w * p.gather(-1, t.unsqueeze(-1)).squeeze(-1).log()).sum()
-            expected += w @ p
-        bias.grad = (expected - wanted + L2 * shift) * scale
+        for chunk, _, w in parts:
+            p = chunk()  # N V
+            normaliser = p @ factor  # N
+            loss += (w * normaliser.log()).sum()
+            expected += (w / normaliser) @ p
+        bias.grad = (expected * factor - wanted + L2 * shift) * scale
         return loss
 
     solver.step(objective)  # type: ignore[no-untyped-call]
     return (bias * scale).detach()
 
 
+def _probabilities(model: GPT, hidden: Tensor, removed: Sequence[str]) -> list[Callable[[], Tensor]]:
+    """What the model predicts without a bias (N V), a chunk at a time."""
+    route = without_modules(removed)
+
+    def compute(rows: Tensor) -> Tensor:
+        return model.logits(rows, route).float().softmax(-1)
+
+    def kept(p: Tensor) -> Callable[[], Tensor]:
+        return lambda: p
+
+    parts: list[Tensor] = list(hidden.split(CHUNK))  # type: ignore[no-untyped-call]
+    if len(hidden) * model.config.vocabulary_size * 4 > KEPT_BYTES:
+        return [partial(compute, rows) for rows in parts]
+    return [kept(compute(rows)) for rows in parts]
+
+
 def _gather(
-    model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], alpha: float, rows_per_set: int
+    model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], context: int, alpha: float, rows_per_set: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the output head reads (N D), targets (N) and weights (N) that add up to alpha or 1 per set."""
     route = without_modules(removed)
     hidden, targets, weights = [], [], []
     for name, corpus in sets.items():
-        states, wanted = [], []
-        for batch in batches_of(model, corpus):
+        of_set, wanted = [], []
+        for batch in batches_of(model, corpus, context):
             predicted = batch.targets != IGNORED
             h = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
-            states.append(h[predicted])
+            of_set.append(h[predicted])
             wanted.append(batch.targets[predicted])
         drawn = torch.randperm(corpus.n_predicted, generator=torch.Generator().manual_seed(0))[:rows_per_set]
-        hidden.append(torch.cat(states)[drawn])
+        hidden.append(torch.cat(of_set)[drawn])
         targets.append(torch.cat(wanted)[drawn])
         weights.append(torch.full((len(drawn),), (alpha if name == RETAIN else 1.0) / len(drawn)))
     return torch.cat(hidden), torch.cat(targets), torch.cat(weights).to(hidden[0].device)

@@ -33,11 +33,18 @@ def without_modules(domains: Sequence[str]) -> Route:
 
 
 @torch.no_grad()
-def evaluate(model: GPT, corpus: Corpus, *, removed: Sequence[str] = (), bias: Tensor | None = None) -> Loss:
+def evaluate(
+    model: GPT,
+    corpus: Corpus,
+    *,
+    removed: Sequence[str] = (),
+    bias: Tensor | None = None,
+    context: int | None = None,
+) -> Loss:
     """The loss of a model on a corpus, with some modules removed and a bias added to the logits."""
     route = without_modules(removed)
     total, n_tokens = 0.0, 0
-    for batch in batches_of(model, corpus):
+    for batch in batches_of(model, corpus, context):
         hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
         losses, _ = model.losses(hidden, batch.targets, torch.ones_like(hidden[..., 0]), route, bias)
         total += losses.item()
@@ -45,9 +52,11 @@ def evaluate(model: GPT, corpus: Corpus, *, removed: Sequence[str] = (), bias: T
     return Loss(total, n_tokens)
 
 
-def batches_of(model: GPT, corpus: Corpus) -> list[Batch]:
+def batches_of(model: GPT, corpus: Corpus, context: int | None = None) -> list[Batch]:
+    """Every pair of a corpus once, in rows of this many pairs, or of as many as the model takes."""
     device = next(model.parameters()).device
-    return [batch.to(device) for batch in evaluation_batches(corpus, model.config.context, ROWS_PER_BATCH)]
+    batches = evaluation_batches(corpus, context or model.config.context, ROWS_PER_BATCH)
+    return [batch.to(device) for batch in batches]
 
 
 @dataclass(frozen=True)
@@ -63,13 +72,14 @@ class AblationLosses:
 
 
 def ablation_losses(
-    model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], bias: Tensor
+    model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], bias: Tensor, context: int | None = None
 ) -> dict[str, AblationLosses]:
     """Losses on every set before ablation, after it, and after calibration."""
 
     def losses(corpus: Corpus) -> AblationLosses:
-        before = evaluate(model, corpus).mean
-        ablated = evaluate(model, corpus, removed=removed).mean if removed else before
-        return AblationLosses(before, ablated, evaluate(model, corpus, removed=removed, bias=bias).mean)
+        before = evaluate(model, corpus, context=context).mean
+        ablated = evaluate(model, corpus, removed=removed, context=context).mean if removed else before
+        calibrated = evaluate(model, corpus, removed=removed, bias=bias, context=context).mean
+        return AblationLosses(before, ablated, calibrated)
 
     return {name: losses(corpus) for name, corpus in sets.items()}

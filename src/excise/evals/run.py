@@ -13,11 +13,13 @@ from excise.train.run import RunDirectory
 
 def evaluate_run(directory: Path, data: Data, calibrate: Calibrate = calibrate) -> RunResults:
     """Losses of a run's latest checkpoint, also written to its results.json."""
+    files = RunDirectory(directory)
+    context = files.config().batch.context
     model, done = load_run(directory)
     removed = model.partition.domains
-    bias = calibrate(model, data.calibration, removed)
+    bias = calibrate(model, data.calibration, removed, context)
     results = RunResults(
-        losses=ablation_losses(model, data.test, removed, bias),
+        losses=ablation_losses(model, data.test, removed, bias, context),
         removed=removed,
         step=done.step,
         tokens=done.tokens,
@@ -25,5 +27,5 @@ def evaluate_run(directory: Path, data: Data, calibrate: Calibrate = calibrate) 
         parameters=n_parameters(model),
         tokenizer_sha256=data.tokenizer.sha256,
     )
-    write_json(results, RunDirectory(directory).results_file)
+    write_json(results, files.results_file)
     return results

@@ -1,5 +1,6 @@
 """Continuations of a prompt, by the full and by the ablated model."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,8 +26,13 @@ def continue_text(
     tokens = tokenizer.encode(prompt)
     if not tokens:
         raise ValueError("the prompt is empty; give the model a few words to continue")
-    if top_k < 1 or temperature < 0:
-        raise ValueError("top_k must be at least 1 and temperature at least 0")
+    for name, value in (("n_tokens", n_tokens), ("top_k", top_k)):
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature={temperature:g} must be a number from 0 up")
+    if seed < 0:
+        raise ValueError(f"seed={seed} cannot be negative")
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     route = without_modules(removed)

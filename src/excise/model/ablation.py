@@ -1,8 +1,8 @@
 """Take a module out of a trained model, the only place that does (paper, section 3.2, "Ablation").
 
-Three ways. `remove` leaves a smaller model. `zero` keeps the shape, but a
-unit that is zero on both sides gets no gradient, which hands a fine-tuning attacker dead capacity. `reinitialise` gives
-the attacker live capacity that knows nothing.
+Three ways. `remove` leaves a smaller model. `zero` keeps the shape, but a unit that is zero on both sides gets no
+gradient, which hands a fine-tuning attacker dead capacity. `reinitialise` gives the attacker live capacity that knows
+nothing.
 """
 
 from typing import Literal
@@ -20,8 +20,8 @@ def ablate(model: GPT, domain: str, how: Ablation = "remove", seed: int = 0) -> 
     if domain not in model.partition.domains:
         raise ValueError(f"the model has no module {domain!r}; {nearest(domain, model.partition.domains)}")
     partition = model.partition.without(domain) if how == "remove" else model.partition
-    device = next(model.parameters()).device
-    ablated = GPT(model.config, partition, seed).to(device)
+    # Seeds of runs are never negative, so these are not the values that some run began with.
+    ablated = GPT(model.config, partition, -1 - seed).to(next(model.parameters()))
     with torch.no_grad():
         values = dict(model.named_parameters())
         for name, parameter in ablated.named_parameters():

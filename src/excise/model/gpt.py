@@ -75,6 +75,8 @@ def _edges(mask: Tensor, route: Route) -> Tensor:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """Unscaled attention (B H T K)."""
+    if not q.shape[1]:
+        return q  # every head is hidden
     if q.device.type == "cpu" and q.dtype != torch.float32:
         # The backward pass of attention in bfloat16 is slower than in float32 on a CPU.
         with torch.autocast("cpu", enabled=False):
@@ -100,12 +102,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, route: Route) -> Tensor:
         B, T, _ = x.shape
-        qkv = self.qkv(x, route).view(B, T, -1, 3, self.head_size)  # B T H 3 K
-        q, k, v = qkv.permute(3, 0, 2, 1, 4)  # B H T K each
+        qkv = self.qkv(x, route)
+        H = qkv.shape[-1] // (3 * self.head_size)
+        q, k, v = qkv.view(B, T, H, 3, self.head_size).permute(3, 0, 2, 1, 4)  # B H T K each
         if route.same_label is not None:
             k, v = torch.cat([k, k.detach()], 2), torch.cat([v, v.detach()], 2)  # B H 2T K
         y = attend(q, k, v, mask)
-        return self.out(y.transpose(1, 2).reshape(B, T, -1), route)  # type: ignore[no-any-return]
+        return self.out(y.transpose(1, 2).flatten(2), route)  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):
@@ -147,6 +150,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.partition = partition or whole(config.n_layers, config.n_heads, config.d_mlp)
+        check_sizes(config, self.partition)
         V, D, part = config.vocabulary_size, config.d_model, self.partition.embeddings
         self.tokens = Embedding(normal(seed, "tokens", (V, D), INITIAL_STD), part)
         self.positions = Embedding(normal(seed, "positions", (config.context, D), INITIAL_STD), part)
@@ -205,6 +209,17 @@ class GPT(nn.Module):
         if shift is not None:
             bias = shift if bias is None else bias + shift
         return self.tokens.weight[part], bias, route.freeze.get(part, False)
+
+
+def check_sizes(config: GPTConfig, partition: Partition) -> None:
+    """Refuse a partition of a model of another size; one that has lost modules remembers the size it had."""
+    sizes = {"n_layers": len(partition.blocks), "n_heads": partition.n_heads, "d_mlp": partition.d_mlp}
+    for name, given in sizes.items():
+        if given != getattr(config, name):
+            raise ValueError(
+                f"the partition has {name}={given} where model.{name}={getattr(config, name)}; "
+                "make it with the sizes of the same config"
+            )
 
 
 def scaled(pieces: Pieces, factor: int) -> Pieces:

@@ -37,8 +37,8 @@ from excise.train.run import RunConfig, RunDirectory, TrainConfig
 DOMAIN = "spanish"
 EVALUATIONS = 3
 """Points of each curve, the final one included."""
-ROWS_PER_SET, ITERATIONS = 16384, 10
-"""Predictions and iterations of each calibration, which has to be quick here."""
+ITERATIONS = 10
+"""Of each calibration, which has to be quick here."""
 PROMPTS = {
     "english": ("One day, a little girl", "It was raining, and", '"I am not afraid," said'),
     "spanish": ("Un día, una niña pequeña", "Estaba lloviendo y", "—No tengo miedo —dijo"),
@@ -48,16 +48,15 @@ PROMPTS = {
 def demo_run() -> RunConfig:
     """SGTM at the size of the demo; `excise train demo` runs it alone."""
     return RunConfig(
-        data=DataConfig(n_stories=1500, n_test_stories=150, undiscovered_share=0.1, calibration_share=2 / 3),
+        data=DataConfig(n_stories=1500, n_test_stories=300, undiscovered_share=0.1, calibration_share=2 / 3),
         model=GPTConfig(vocabulary_size=4096, context=256, n_layers=2, d_model=96, n_heads=4, d_mlp=384),
         routing=RoutingConfig(
-            domains=(DOMAIN,), forget_heads=1, forget_units=64, norms="retain", embeddings="retain", forget_weight=0.5
+            domains=(DOMAIN,), forget_heads=1, forget_units=64, norms="retain", embeddings="retain", forget_weight=0.75
         ),
         batch=BatchConfig(context=256, rows_per_step=4, rows_per_micro_batch=4),
         train=TrainConfig(
-            learning_rate=3e-3,
-            module_rate=0.3,
-            warmup_steps=50,
+            learning_rate=2e-3,
+            warmup_steps=200,
             clip_norm=1.0,
             log_every=50,
             evaluations=EVALUATIONS,
@@ -67,7 +66,7 @@ def demo_run() -> RunConfig:
 
 def demo_runs(sgtm: RunConfig) -> dict[str, RunConfig]:
     """The four methods on the same stories with the same labels."""
-    plain = override(sgtm, {"routing.rule": "none"})
+    plain = override(sgtm, {"routing.rule": "none", "routing.forget_weight": 1.0})
     return {
         "no_filter": plain,
         "data_filter": override(plain, {"data.filter": "weak"}),
@@ -151,16 +150,18 @@ def _train_and_evaluate(
 ) -> tuple[RunResults, list[CurvePoint]]:
     data = load_data(run.data, run.routing.domains)
     fit = partial(quick_calibrate, run)
-    tradeoff = Tradeoff(run.train.evaluations, data, run.routing.modules, fit)
-    train(run, data, directory, [*listeners, tradeoff])
+    tradeoff = Tradeoff(run, data, fit, at_end=False)
+    train(run, data, directory, [tradeoff, *listeners])
     results = evaluate_run(directory, data, fit)
     return results, _curve(directory, results)
 
 
-def quick_calibrate(run: RunConfig, model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str]) -> Tensor:
+def quick_calibrate(
+    run: RunConfig, model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], context: int
+) -> Tensor:
     """A bias fitted in the precision of training; the losses that it leads to are computed in float32 all the same."""
     with autocast(run.train, pick_device(run.train.device)):
-        return calibrate(model, sets, removed, rows_per_set=ROWS_PER_SET, iterations=ITERATIONS)
+        return calibrate(model, sets, removed, context, iterations=ITERATIONS)
 
 
 def _curve(directory: Path, results: RunResults) -> list[CurvePoint]:

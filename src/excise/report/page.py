@@ -77,18 +77,18 @@ def _highlights(results: Results) -> str:
         ),
         (
             _change(sgtm["forget"]),
-            "Spanish loss of SGTM, whole and with its module removed (calibrated): higher is more removed",
+            "Spanish loss of SGTM before and after its module is removed: higher is more removed",
         ),
         (
             _change(sgtm["retain"]),
-            "English loss of SGTM, whole and with its module removed (calibrated): should hardly move",
+            "English loss of SGTM before and after its module is removed: should hardly move",
         ),
     )
     return f'<ul class="tiles">\n{_join(f"<li><b>{value}</b> {text}</li>" for value, text in tiles)}</ul>\n'
 
 
 def _change(losses: Mapping[str, float]) -> str:
-    return f"{losses['before']:.2f} → {losses['calibrated']:.2f}"
+    return f"{losses['before']:.2f} → {losses['ablated']:.2f}"
 
 
 def _claims(claims: list[Mapping[str, Any]]) -> str:

@@ -13,6 +13,8 @@ from excise.routing.route import Rows
 
 CHUNK = 256
 """Rows whose logits are in memory at a time."""
+SMALLEST = torch.finfo(torch.float32).tiny
+"""A probability below this counts as this in the loss that is reported; the gradient is exact all the same."""
 
 
 def head_losses(
@@ -23,17 +25,27 @@ def head_losses(
     Shapes: hidden ... D, weight V D, targets and weights ...; a row whose target is negative has no loss. The head gets
     no gradient from frozen rows.
     """
-    rows = frozen if isinstance(frozen, bool) else frozen.reshape(-1, 1)
     counted = targets >= 0
-    total, losses = _HeadLosses.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2),
-        weight,
-        bias,
-        targets.clamp_min(0).flatten(),
-        (weights * counted).flatten(),
-        rows,
-    )
-    return total, losses.view(targets.shape) * counted
+    rows, wanted = hidden.flatten(0, -2), targets.clamp_min(0).flatten()
+    if torch.is_grad_enabled():
+        frozen_rows = frozen if isinstance(frozen, bool) else frozen.reshape(-1, 1)
+        row_weights = (weights * counted).flatten()
+        total, losses = _HeadLosses.apply(  # type: ignore[no-untyped-call]
+            rows, weight, bias, wanted, row_weights, frozen_rows
+        )
+        return total, losses.view(targets.shape).where(counted, 0.0)
+    losses = _losses(rows, weight, bias, wanted).view(targets.shape).where(counted, 0.0)
+    return (losses * weights).sum(), losses
+
+
+def _losses(rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: Tensor) -> Tensor:
+    """Each row's loss, where no gradient is wanted."""
+    chunks = []
+    for first in range(0, len(rows), CHUNK):
+        here = slice(first, first + CHUNK)
+        log_p = nn.functional.linear(rows[here], weight, bias).log_softmax(-1, dtype=torch.float32)
+        chunks.append(-log_p.gather(-1, wanted[here].unsqueeze(-1)).squeeze(-1))
+    return torch.cat(chunks)
 
 
 class _HeadLosses(torch.autograd.Function):
@@ -54,11 +66,8 @@ class _HeadLosses(torch.autograd.Function):
             here = slice(start, start + CHUNK)
             h, t = hidden[here].to(dtype), targets[here].unsqueeze(-1)
             logits = nn.functional.linear(h, head, offset)
-            if not needs_hidden and not needs_head:
-                losses[here] = -logits.log_softmax(-1, dtype=torch.float32).gather(-1, t).squeeze(-1)
-                continue
-            p = logits.softmax(-1)
-            losses[here] = -p.gather(-1, t).squeeze(-1).float().log()
+            p = logits.softmax(-1, dtype=dtype)
+            losses[here] = -p.gather(-1, t).squeeze(-1).float().clamp_min(SMALLEST).log()
             g = p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=dtype))
             # Weights are applied to the narrow side, D, and never to the wide one, V.
             if dhidden is not None:

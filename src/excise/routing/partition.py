@@ -64,6 +64,10 @@ class Partition:
     norms: str
     domains: tuple[str, ...]
     """Domains whose module the model has."""
+    n_heads: int
+    """Heads in each block, those of modules that were removed included."""
+    d_mlp: int
+    """MLP units in each block, counted alike."""
 
     def without(self, domain: str) -> "Partition":
         """The same model with one module never built."""
@@ -78,7 +82,8 @@ class Partition:
 def whole(n_layers: int, n_heads: int, d_mlp: int, part: str = JOINT) -> Partition:
     """A model without modules, all in one part."""
     heads, units = (Piece(part, n_heads),), (Piece(part, d_mlp),)
-    return Partition((BlockPartition(heads, heads, part, units, units, part),) * n_layers, part, part, ())
+    blocks = (BlockPartition(heads, heads, part, units, units, part),) * n_layers
+    return Partition(blocks, part, part, (), n_heads, d_mlp)
 
 
 def partition(routing: RoutingConfig, *, n_layers: int, n_heads: int, d_mlp: int) -> Partition:
@@ -88,7 +93,7 @@ def partition(routing: RoutingConfig, *, n_layers: int, n_heads: int, d_mlp: int
         return whole(n_layers, n_heads, d_mlp)
     holding = range(n_layers) if routing.layers == "all" else routing.layers
     blocks = tuple(_block(routing, layer in holding, n_heads, d_mlp) for layer in range(n_layers))
-    return Partition(blocks, routing.embeddings, routing.norms, routing.domains)
+    return Partition(blocks, routing.embeddings, routing.norms, routing.domains, n_heads, d_mlp)
 
 
 def _block(routing: RoutingConfig, has_module: bool, n_heads: int, d_mlp: int) -> BlockPartition:

@@ -92,13 +92,25 @@ RULES: Mapping[str, Rule] = {
     "none": Rule(NO_EFFECTS, joint=BLOCK, other_layers=JOINT, has_modules=False),
 }
 
+RuleName = Literal[
+    "sgtm",
+    "sgtm_joint_projection",
+    "sgtm_joint_attention",
+    "sgtm_joint_down_projection",
+    "sgtm_joint_embeddings",
+    "gradient_routing",
+    "activation_masking",
+    "none",
+]
+"""The keys of `RULES`, spelt out for type checkers and for `--help`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingConfig:
     """Which knowledge goes where, and how."""
 
-    rule: str = "sgtm"
-    """One of the rules in `excise.routing.rules.RULES`."""
+    rule: RuleName = "sgtm"
+    """The method: SGTM, a variant of it, a rival, or none of them."""
     domains: tuple[str, ...] = ("forget",)
     """Bodies of knowledge that must be removable, one module each."""
     forget_heads: int = 1
@@ -107,7 +119,7 @@ class RoutingConfig:
     """MLP units per block set aside for each domain (d_forget)."""
     layers: tuple[int, ...] | Literal["all"] = "all"
     """Blocks that hold a module."""
-    embeddings: Literal["joint", "retain"] = "joint"
+    embeddings: Literal["joint", "retain"] = "retain"
     """Part of the token and position embeddings and of the bias on the logits."""
     norms: Literal["joint", "retain"] = "joint"
     """Part of the layer norms."""

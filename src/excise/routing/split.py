@@ -32,7 +32,7 @@ def stored(full: Tensor, pieces: Pieces, axis: int = 0) -> nn.ParameterDict:
 
 
 class OutputSplit(nn.Module):
-    """W_QKV, or W_1 and b_1: each piece computes the heads or units of one part."""
+    """W_QKV, or W_1 and b_1: each piece computes the heads or units of one part, unless no row sees them."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, pieces: Pieces) -> None:
         super().__init__()
@@ -41,6 +41,8 @@ class OutputSplit(nn.Module):
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
         seen = [part for part in self.weight if not route.gone(part)]
+        if not seen:
+            return x.new_zeros(*x.shape[:-1], 0)
         frozen = [route.freeze.get(part, False) for part in seen]
         biases = [] if self.bias is None else [self.bias[part] for part in seen]
         return routed_linear(x, [self.weight[part] for part in seen], frozen, OUTPUT, biases, frozen if biases else [])
@@ -61,13 +63,16 @@ class InputSplit(nn.Module):
         x = gate(x, tuple(self.units[i] for i in seen), route)
         parts = [self.pieces[i].part for i in seen]
         bias_part, bias = next(iter(self.bias.items()))
+        frozen_bias = route.freeze.get(bias_part, False)
+        if not seen:
+            return stop_gradient(bias.expand(*x.shape[:-1], -1), frozen_bias)
         return routed_linear(
             x,
             [self.weight[part] for part in parts],
             [route.freeze.get(part, False) for part in parts],
             INPUT,
             [bias],
-            [route.freeze.get(bias_part, False)],
+            [frozen_bias],
         )
 
 

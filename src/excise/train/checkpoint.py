@@ -5,25 +5,28 @@
     manifest.json       how far the run has come, and the SHA-256 of every file
 
 The safe model is the folder without a module's files: `without` loads it so, and never reads them.
+Everything else that a model has must be there, and nothing more.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from excise.config import from_dict
 from excise.labels import forget_part, part_of
 
 MANIFEST = "manifest.json"
+OPTIMIZER = "optimizer-"
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,19 @@ def file_name(part: str) -> str:
     return f"{part.replace('/', '-')}.safetensors"
 
 
+def optimizer_file_name(part: str) -> str:
+    return OPTIMIZER + file_name(part)
+
+
 def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, done: Done) -> None:
     """Write a checkpoint; the folder appears only when it is complete."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for part, tensors in _by_part(dict(model.named_parameters())).items():
-        save_file(tensors, partial / file_name(part))
-    if optimizer is not None:
-        for part, tensors in _by_part(_optimizer_tensors(model, optimizer)).items():
-            save_file(tensors, partial / f"optimizer-{file_name(part)}")
+    for part, tensors in _by_part(model).items():
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial / file_name(part))
+        if optimizer is not None:
+            save_file(_optimizer_tensors(tensors, optimizer), partial / optimizer_file_name(part))
     files = {path.name: sha256(path) for path in sorted(partial.iterdir())}
     manifest = json.dumps({"done": asdict(done), "files": files}, indent=2)
     (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
@@ -73,29 +79,32 @@ def load_checkpoint(
     Files of the domains in `without` are neither needed nor read; the model must have been built without them.
     """
     manifest = read_manifest(folder)
-    left_out = tuple(file_name(forget_part(domain)) for domain in without)
-    read: dict[str, Tensor] = {}
-    for name, digest in manifest.files.items():
-        if name.removeprefix("optimizer-") in left_out or (optimizer is None and name.startswith("optimizer-")):
-            continue
-        read |= _read(folder / name, digest)
+    parameters, parts = dict(model.named_parameters()), _by_part(model)
+    values: dict[str, Tensor] = {}
+    moments: dict[str, Tensor] = {}
+    for part in parts:
+        values |= _read(folder, file_name(part), manifest)
+        if optimizer is not None:
+            moments |= _read(folder, optimizer_file_name(part), manifest)
+    known = {file_name(part) for part in (*parts, *map(forget_part, without))}
+    if more := [name for name in manifest.files if name.removeprefix(OPTIMIZER) not in known]:
+        raise ValueError(f"checkpoint {folder} belongs to another model: it holds {more[0]}, which the model has not")
+    _check(folder, values, parameters)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name not in read:
-                raise ValueError(f"checkpoint {folder} holds no values for {name}; it belongs to another model")
-            parameter.copy_(read[name])
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])
     if optimizer is not None:
-        _fill_optimizer(model, optimizer, read)
+        _fill_optimizer(parameters, optimizer, moments)
     return manifest.done
 
 
 def read_manifest(folder: Path) -> Manifest:
     try:
         fields = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return Manifest(Done(**fields["done"]), fields["files"])
+        return Manifest(from_dict(Done, fields["done"]), dict(fields["files"].items()))
     except FileNotFoundError:
         raise ValueError(f"checkpoint {folder} has no {MANIFEST}, so it is incomplete or none") from None
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"checkpoint {folder} is damaged: its {MANIFEST} cannot be read") from None
 
 
@@ -105,8 +114,21 @@ def checkpoint_at(checkpoints: Path, step: int) -> Path:
 
 def latest_checkpoint(checkpoints: Path) -> Path | None:
     """The checkpoint with the highest step, or None before the first."""
-    found = [path for path in checkpoints.glob("step-*") if path.is_dir()]
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    return max(_checkpoints(checkpoints), key=_step, default=None)
+
+
+def drop_earlier(checkpoints: Path) -> None:
+    """Delete all checkpoints but the latest."""
+    for path in sorted(_checkpoints(checkpoints), key=_step)[:-1]:
+        shutil.rmtree(path)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name) and path.is_dir()]
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def sha256(path: Path) -> str:
@@ -114,10 +136,13 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read(path: Path, digest: str) -> dict[str, Tensor]:
+def _read(folder: Path, name: str, manifest: Manifest) -> dict[str, Tensor]:
+    path = folder / name
+    if name not in manifest.files:
+        raise ValueError(f"checkpoint {folder} is incomplete: its {MANIFEST} lists no {name}")
     if not path.exists():
         raise ValueError(f"checkpoint {path.parent} is damaged: {path.name}, which its manifest lists, is missing")
-    if sha256(path) != digest:
+    if sha256(path) != manifest.files[name]:
         raise ValueError(f"checkpoint {path.parent} is damaged: {path.name} is not the file that its manifest lists")
     try:
         tensors: dict[str, Tensor] = load_file(path)
@@ -126,29 +151,39 @@ def _read(path: Path, digest: str) -> dict[str, Tensor]:
     return tensors
 
 
-def _by_part(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        parts.setdefault(part_of(name.split("@")[0]), {})[name] = tensor.detach().contiguous()
+def _check(folder: Path, values: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuse values that are not exactly those of the model."""
+    other = f"checkpoint {folder} belongs to another model:"
+    for name in values:
+        if name not in parameters:
+            raise ValueError(f"{other} it holds {name}, which the model has not")
+    for name, parameter in parameters.items():
+        if name not in values:
+            raise ValueError(f"{other} it lacks {name}")
+        if values[name].shape != parameter.shape:
+            shapes = f"{list(values[name].shape)} there and {list(parameter.shape)} here"
+            raise ValueError(f"{other} {name} has shape {shapes}")
+
+
+def _by_part(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
+    parts: dict[str, dict[str, nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        parts.setdefault(part_of(name), {})[name] = parameter
     return parts
 
 
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _optimizer_tensors(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Optimizer state as `parameter@entry`; parameters never updated have none."""
     return {
-        f"{name}@{entry}": value
-        for name, parameter in model.named_parameters()
+        f"{name}@{entry}": value.contiguous()
+        for name, parameter in parameters.items()
         for entry, value in optimizer.state.get(parameter, {}).items()
     }
 
 
-def _fill_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, read: Mapping[str, Tensor]) -> None:
-    state: dict[str, dict[str, Tensor]] = {}
-    for key, value in read.items():
-        if "@" in key:
-            name, entry = key.split("@")
-            state.setdefault(name, {})[entry] = value
-    for name, parameter in model.named_parameters():
-        if name in state:
-            moved: dict[str, Any] = {entry: value.to(parameter.device) for entry, value in state[name].items()}
-            optimizer.state[parameter] = moved
+def _fill_optimizer(
+    parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]
+) -> None:
+    for key, value in moments.items():
+        name, entry = key.split("@")
+        optimizer.state[parameters[name]][entry] = value.to(parameters[name].device)

@@ -1,9 +1,12 @@
 """The training loop, one straight story: load, resume, step, log, checkpoint."""
 
 import logging
+import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,21 @@ from typing import Any
 import torch
 from torch import nn
 
+from excise.config import override
 from excise.data.dataset import Data
 from excise.data.loader import Loader
 from excise.labels import JOINT, RETAIN, part_of
 from excise.model.gpt import GPT
-from excise.train.checkpoint import Done, checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
-from excise.train.run import RunConfig, RunDirectory, TrainConfig, build_model
+from excise.train.checkpoint import (
+    Done,
+    checkpoint_at,
+    drop_earlier,
+    latest_checkpoint,
+    load_checkpoint,
+    read_manifest,
+    save_checkpoint,
+)
+from excise.train.run import Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
 from excise.train.step import accumulate, clip_by_part
 
@@ -32,6 +44,8 @@ class Progress:
     n_steps: int
     loss: float
     """Loss per token of this step, unweighted."""
+    metrics: Mapping[str, Any]
+    """The record of this step, with what the listeners before this one have returned."""
 
 
 Listener = Callable[[Progress], dict[str, Any] | None]
@@ -39,13 +53,28 @@ Listener = Callable[[Progress], dict[str, Any] | None]
 
 
 def pick_device(name: str) -> torch.device:
+    """The device of this name, or the best one there is for `auto`."""
+    if not has_device(name):
+        raise ValueError(f"train.device={name!r} is not on this machine; set it to 'auto', which takes what is there")
     return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
+
+
+def has_device(name: str) -> bool:
+    """Whether this machine has a device of this name."""
+    return not name.startswith("cuda") or (torch.device(name).index or 0) < torch.cuda.device_count()
 
 
 def autocast(config: TrainConfig, device: torch.device) -> AbstractContextManager[None]:
     """The precision that a run computes in."""
-    low = config.precision == "bfloat16" or (config.precision == "auto" and has_bfloat16(device))
+    low = pick_precision(config.precision, device) == "bfloat16"
     return torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+
+
+def pick_precision(name: Precision, device: torch.device) -> Precision:
+    """This precision, or the fastest one of a device for `auto`."""
+    if name != "auto":
+        return name
+    return "bfloat16" if has_bfloat16(device) else "float32"
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -53,6 +82,17 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def resolve(run: RunConfig, files: RunDirectory | None) -> RunConfig:
+    """The run with a precision left to the machine settled: by its directory, or by the device that it begins on."""
+    if run.train.precision != "auto":
+        return run
+    if files and files.config_file.exists():
+        precision = files.config().train.precision
+    else:
+        precision = pick_precision("auto", pick_device(run.train.device))
+    return override(run, {"train.precision": precision})
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
@@ -76,48 +116,89 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     """Train a run to the end of its budget and return its model.
 
     With a directory, the run is written there, goes on from its last checkpoint, and is only loaded when it is done.
+    Ctrl-C then lets a step end and saves it first.
     """
-    config = run.train
     files = RunDirectory(directory) if directory else None
+    device = pick_device(run.train.device)
+    run = resolve(run, files)
+    config = run.train
     check_vocabulary(run, data)
     loader = Loader(data.train, run.batch, config.seed)
     n_steps = config.budget.n_steps(loader)
-    device = pick_device(config.device)
     model = build_model(run).to(device)
     optimizer = build_optimizer(model, config)
     done = Done(step=0, tokens=0, seconds=0.0)
     if files:
         files.open_for(run)
         if checkpoint := latest_checkpoint(files.checkpoints):
-            done = load_checkpoint(checkpoint, model, optimizer)
-            logger.info("resumed from %s", checkpoint)
+            finished = read_manifest(checkpoint).done.step >= n_steps
+            done = load_checkpoint(checkpoint, model, None if finished else optimizer)
+            logger.info("%s step %d of %d", "already at" if finished else "resumed from", done.step, n_steps)
         files.keep_metrics_until(done.step)
+    if done.step < n_steps:
+        logger.info("training on %s in %s", device, config.precision)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
-    for step in range(done.step, n_steps):
-        rate = learning_rate(step, n_steps, peak=config.learning_rate, warmup_steps=config.warmup_steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate * group["relative_rate"]
-        batches = [batch.to(device) for batch in loader.step(step)]
-        loss = accumulate(
-            model, batches, run.routing, autocast(config, device), zero_instead=config.paper_faithful_optimizer
-        )
-        if config.clip_norm:
-            clip_by_part(model, config.clip_norm)
-        optimizer.step()
-        tokens += loss.n_predicted
+    with interrupts_deferred() as interrupted:
+        for step in range(done.step, n_steps):
+            rate = learning_rate(step, n_steps, peak=config.learning_rate, warmup_steps=config.warmup_steps)
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["relative_rate"]
+            batches = [batch.to(device) for batch in loader.step(step)]
+            loss = accumulate(
+                model, batches, run.routing, autocast(config, device), zero_instead=config.paper_faithful_optimizer
+            )
+            if config.clip_norm:
+                clip_by_part(model, config.clip_norm)
+            optimizer.step()
+            tokens += loss.n_predicted
 
-        done = Done(step=step + 1, tokens=tokens, seconds=round(time.perf_counter() - start, 3))
-        if due(done.step, config.log_every, n_steps) or is_evaluation(done.step, n_steps, config.evaluations):
-            record: dict[str, Any] = {**asdict(done), "loss": loss.mean, "learning_rate": rate}
-            for listener in listeners:
-                record |= listener(Progress(model, done, n_steps, loss.mean)) or {}
-            if files:
-                files.log(record)
-            start += time.perf_counter() - start - done.seconds  # listeners do not count as training
-        if files and due(done.step, config.checkpoint_every, n_steps):
-            save_checkpoint(checkpoint_at(files.checkpoints, done.step), model, optimizer, done)
+            done = Done(step=step + 1, tokens=tokens, seconds=round(time.perf_counter() - start, 3))
+            if due(done.step, config.log_every, n_steps) or is_evaluation(done.step, n_steps, config.evaluations):
+                if not math.isfinite(loss.mean):
+                    raise ValueError(f"the loss is {loss.mean} at step {done.step}; try a lower train.learning_rate")
+                record: dict[str, Any] = {**asdict(done), "loss": loss.mean, "learning_rate": rate}
+                for listener in listeners:
+                    record |= listener(Progress(model, done, n_steps, loss.mean, record)) or {}
+                if files:
+                    files.log(record)
+                start += time.perf_counter() - start - done.seconds  # listeners do not count as training
+            stop = interrupted()
+            if files and (stop or due(done.step, config.checkpoint_every, n_steps)):
+                save_checkpoint(checkpoint_at(files.checkpoints, done.step), model, optimizer, done)
+                if not config.keep_checkpoints:
+                    drop_earlier(files.checkpoints)
+            if stop:
+                raise KeyboardInterrupt(
+                    f"the same command goes on from step {done.step}" if files else "nothing is saved"
+                )
     return model
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C only noted, so that a step is never left half done; a second one does not wait.
+
+    Whoever has a handler of its own, or ignores the signal, keeps that; so do threads, which get no signals.
+    """
+    came = False
+
+    def note(*_: object) -> None:
+        nonlocal came
+        came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with suppress(RuntimeError):  # the signal may come in the middle of a print, which cannot be entered twice
+            logger.warning("stopping after this step; Ctrl-C again stops at once")
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    ours = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: came
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def due(step: int, every: int, n_steps: int) -> bool:

@@ -1,19 +1,20 @@
 """Load the model of a run, and write a copy of a run without some of its modules.
 
-A release is a run directory with one more file, `ablation.json`. Where a module was removed, its file is simply not
-there, and neither is any optimizer state.
+A release is a run directory with one more file, `ablation.json`, which says how each module was ablated. Where a module
+was removed, its file is simply not there, and neither is any optimizer state.
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
+from excise import config as configs
 from excise.labels import nearest
 from excise.model.ablation import Ablation, ablate
 from excise.model.gpt import GPT
 from excise.train.checkpoint import Done, checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
-from excise.train.loop import pick_device
+from excise.train.loop import has_device, pick_device
 from excise.train.run import RunConfig, RunDirectory, build_model
 
 
@@ -27,7 +28,8 @@ def load_run(directory: Path, without: Sequence[str] = ()) -> tuple[GPT, Done]:
     removed = (*removed_modules(directory), *without)
     model = build_without(run, removed)
     done = load_checkpoint(checkpoint, model, without=removed)
-    return model.to(pick_device(run.train.device)), done
+    device = run.train.device if has_device(run.train.device) else "auto"
+    return model.to(pick_device(device)), done
 
 
 def build_without(run: RunConfig, removed: Sequence[str]) -> GPT:
@@ -43,11 +45,23 @@ def build_without(run: RunConfig, removed: Sequence[str]) -> GPT:
 
 def removed_modules(directory: Path) -> tuple[str, ...]:
     """Domains whose module a release no longer has."""
-    file = directory / "ablation.json"
-    if not file.exists():
-        return ()
-    fields = json.loads(file.read_text(encoding="utf-8"))
-    return tuple(fields["domains"]) if fields["how"] == "remove" else ()
+    return tuple(domain for domain, how in ablations(directory).items() if how == "remove")
+
+
+def ablations(directory: Path) -> dict[str, Ablation]:
+    """How each ablated module of a release was, by domain; a run that is none has no such module."""
+    file = ablation_file(directory)
+    try:
+        noted = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except json.JSONDecodeError:
+        noted = None
+    if not isinstance(noted, dict) or not all(how in get_args(Ablation) for how in noted.values()):
+        raise ValueError(f"{file} does not say how each domain was ablated ({', '.join(get_args(Ablation))})")
+    return noted
+
+
+def ablation_file(directory: Path) -> Path:
+    return directory / "ablation.json"
 
 
 def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = "remove") -> Path:
@@ -58,10 +72,11 @@ def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = 
     if how != "remove":
         for domain in domains:
             model = ablate(model, domain, how)
-    gone = (*removed_modules(source), *domains) if how == "remove" else domains
-    checkpoint = checkpoint_at(RunDirectory(target).checkpoints, done.step)
+    files = RunDirectory(target)
+    checkpoint = checkpoint_at(files.checkpoints, done.step)
+    target.mkdir(parents=True, exist_ok=True)
+    noted = ablations(source) | dict.fromkeys(domains, how)
+    configs.write_whole(ablation_file(target), json.dumps(noted, indent=2) + "\n")
     save_checkpoint(checkpoint, model, None, done)
-    shutil.copyfile(RunDirectory(source).config_file, RunDirectory(target).config_file)
-    note = json.dumps({"how": how, "domains": list(gone)}, indent=2)
-    (target / "ablation.json").write_text(note + "\n", encoding="utf-8")
+    configs.save(RunDirectory(source).config(), files.config_file)  # last, since without it there is no run
     return checkpoint

@@ -1,12 +1,15 @@
 """A run: its whole configuration, and the directory it lives in.
 
-config.json            resolved; unknown keys are refused on loading
+config.json            resolved; unknown and missing keys are refused on loading
 metrics.jsonl          a line per logged step
 checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
+ablation.json          in a release: what became of its modules
 results.json           written last of all
 """
 
 import json
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -38,26 +41,35 @@ class TrainConfig:
     clip_norm: float = 0.0
     """Largest gradient norm within a part; 0 turns clipping off."""
     precision: Precision = "auto"
-    """bfloat16 means autocast; parameters and optimizer state stay in float32. `auto` takes it where the device has it."""
+    """bfloat16 means autocast; parameters and optimizer state stay in float32. `auto` takes it where the device
+    that the run begins on has it."""
     paper_faithful_optimizer: bool = False
     """Give frozen parts a zero gradient, under which AdamW still moves them, as in the paper's description."""
     device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` and so on; `auto` takes a GPU where there is one."""
     seed: int = 0
     log_every: int = 10
     evaluations: int = 0
     """How often losses before and after ablation are followed during training, at equal intervals."""
-    checkpoint_every: int = 0
-    """Steps between checkpoints; 0 means only at the end."""
+    checkpoint_every: int = 1000
+    """Steps between checkpoints, beside those at the end and on Ctrl-C; 0 means only these."""
+    keep_checkpoints: bool = False
+    """Whether earlier checkpoints are kept beside the latest."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "module_rate"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"train.{name}={getattr(self, name):g} must be above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"train.{name}={getattr(self, name):g} must be a number above 0")
+        for name in ("warmup_steps", "evaluations", "checkpoint_every", "seed", "clip_norm", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"train.{name}={getattr(self, name)} must be a number from 0 up")
+        for name in ("beta_1", "beta_2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"train.{name}={getattr(self, name):g} must be from 0 up and below 1")
         if self.log_every < 1:
             raise ValueError(f"train.log_every={self.log_every} must be at least 1")
-        for name in ("warmup_steps", "evaluations", "checkpoint_every", "clip_norm"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"train.{name}={getattr(self, name)} cannot be negative")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"train.device={self.device!r} is not known; known: auto, cpu, cuda, cuda:1 and so on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +130,22 @@ class RunDirectory:
         return configs.load(RunConfig, self.config_file)
 
     def metrics(self) -> list[dict[str, Any]]:
+        """The records of all logged steps; a last line that was cut off is none."""
         if not self.metrics_file.exists():
             return []
-        return [json.loads(line) for line in self.metrics_file.read_text(encoding="utf-8").splitlines()]
+        lines, records = self.metrics_file.read_text(encoding="utf-8").splitlines(), []
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                if number < len(lines):
+                    raise ValueError(f"{self.metrics_file}:{number} is damaged: {error}") from None
+        return records
 
     def keep_metrics_until(self, step: int) -> None:
         """Drop what a run that was interrupted wrote after the checkpoint it resumes from."""
         kept = [record for record in self.metrics() if record["step"] <= step]
-        self.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        configs.write_whole(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
 
     def log(self, record: dict[str, Any]) -> None:
         with self.metrics_file.open("a", encoding="utf-8") as file:

@@ -15,8 +15,10 @@ class Budget:
     amount: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.amount <= 0:
-            raise ValueError(f"a budget of {self.amount:g} {self.unit} is no training; set budget.amount above 0")
+        if not 0 < self.amount < math.inf:
+            raise ValueError(
+                f"a budget of {self.amount:g} {self.unit} is no training; set train.budget.amount to a number above 0"
+            )
 
     def n_steps(self, loader: Loader) -> int:
         """Optimizer steps, rounded up."""

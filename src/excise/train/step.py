@@ -35,9 +35,10 @@ def loss_weights(batch: Batch, forget_weight: float) -> Tensor:
 
 
 def touched_parts(label_ids: Iterable[int], routing: RoutingConfig) -> frozenset[str]:
-    """Parts that data of these labels may update."""
+    """Parts that data of these labels may update; forget data without weight updates nothing."""
     everything = frozenset(parts_of(routing.modules))
-    return frozenset().union(*(everything - routing.effects[label].still for label in label_ids))
+    weighed = (label for label in label_ids if label < FIRST_DOMAIN_ID or routing.forget_weight > 0)
+    return frozenset().union(*(everything - routing.effects[label].still for label in weighed))
 
 
 def hold_still(model: nn.Module, touched: frozenset[str], *, zero_instead: bool = False) -> None:

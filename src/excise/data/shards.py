@@ -1,0 +1,203 @@
+"""Prepared data on disk: token shards that are mapped into memory, and a manifest that is written last.
+
+    manifest.json                  counts, source, tokenizer, the SHA-256 of every file below
+    tokenizer.json                 the tokenizer
+    train-00000.tokens.npy         tokens end to end, 16 or 32 bits each
+    train-00000.documents.npy      per document its length, category and label
+    train-00000.token_labels.npy   labels per token, only where some documents mix labels
+
+While a folder is being prepared, each finished shard has its entry of the manifest in a file of its own.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from excise.data.tokenised import Column, Joined, Tokenised
+from excise.data.tokens import Tokenizer
+
+MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
+INDEX = np.dtype([("length", "<u4"), ("category", "<u4"), ("label", "u1")])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One entry of the manifest."""
+
+    name: str
+    split: str
+    n_documents: int
+    n_tokens: int
+    """End-of-text tokens not counted."""
+    text_bytes: int
+    categories: tuple[str, ...]
+    labels: tuple[str, ...]
+    token_labels: tuple[str, ...]
+    """Empty where no document of the shard mixes labels."""
+    sha256: Mapping[str, str]
+    """By file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    source: Mapping[str, Any]
+    """What the data was prepared from, with the SHA-256 of every file."""
+    tokenizer_sha256: str
+    vocabulary_size: int
+    n_rows: int
+    n_bad_rows: int
+    first_bad_rows: tuple[str, ...]
+    shards: tuple[Shard, ...] = field(default_factory=tuple)
+
+
+def is_prepared(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file()
+
+
+def write_shard(folder: Path, name: str, split: str, data: Tokenised, text_bytes: int) -> Shard:
+    """Write the files of a shard, then its entry; a shard with an entry is whole."""
+    index = np.zeros(len(data), INDEX)
+    index["length"], index["category"], index["label"] = data.lengths, data.categories.index, data.labels.index
+    arrays = {"tokens": data.tokens, "documents": index}
+    if data.token_labels:
+        arrays["token_labels"] = data.token_labels.index
+    shard = Shard(
+        name=name,
+        split=split,
+        n_documents=len(data),
+        n_tokens=int(data.lengths.sum()) - len(data),
+        text_bytes=text_bytes,
+        categories=data.categories.names,
+        labels=data.labels.names,
+        token_labels=data.token_labels.names if data.token_labels else (),
+        sha256={f"{name}.{what}.npy": _save(folder / f"{name}.{what}.npy", a) for what, a in arrays.items()},
+    )
+    write_whole(entry_file(folder, name), json.dumps(asdict(shard)).encode())
+    return shard
+
+
+def entry_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.shard.json"
+
+
+def finished_shard(folder: Path, name: str) -> Shard | None:
+    """The entry of a shard that is whole already."""
+    file = entry_file(folder, name)
+    return _shard(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+
+def _shard(values: Mapping[str, Any]) -> Shard:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Shard(**fields)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """The last file of all; the entries that it gathers are then of no use."""
+    write_whole(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
+    for shard in manifest.shards:
+        entry_file(folder, shard.name).unlink(missing_ok=True)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    if not is_prepared(folder):
+        raise ValueError(f"{folder} holds no prepared data; make it with: excise prepare SOURCE --out {folder}")
+    try:
+        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        shards = tuple(map(_shard, values.pop("shards")))
+        return Manifest(**values | {"shards": shards, "first_bad_rows": tuple(values["first_bad_rows"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / MANIFEST} is damaged ({error}); prepare the data again") from None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Prepared data, checked and mapped into memory."""
+
+    manifest: Manifest
+    tokenizer: Tokenizer
+    splits: Mapping[str, Tokenised]
+
+
+def load_prepared(folder: Path) -> Prepared:
+    """All splits of a folder; a missing or altered file is an error, so that it is never trained on."""
+    manifest = read_manifest(folder)
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    if tokenizer.sha256 != manifest.tokenizer_sha256:
+        raise ValueError(f"{folder / TOKENIZER} is not the tokenizer that the data was made with; prepare it again")
+    for shard in manifest.shards:
+        verify(folder, shard)
+    names = dict.fromkeys(shard.split for shard in manifest.shards)
+    return Prepared(
+        manifest,
+        tokenizer,
+        {split: _joined(folder, [s for s in manifest.shards if s.split == split]) for split in names},
+    )
+
+
+def verify(folder: Path, shard: Shard) -> None:
+    for file, digest in shard.sha256.items():
+        if not (folder / file).is_file():
+            raise ValueError(f"{folder / file} is missing; prepare the data again")
+        if sha256_of(folder / file) != digest:
+            raise ValueError(f"{folder / file} is damaged (its SHA-256 is not the manifest's); prepare the data again")
+
+
+def _joined(folder: Path, shards: Sequence[Shard]) -> Tokenised:
+    indices = [_mapped(folder, shard, "documents") for shard in shards]
+    mixed = any(shard.token_labels for shard in shards)
+    return Tokenised(
+        tokens=Joined([_mapped(folder, shard, "tokens") for shard in shards]),
+        lengths=np.concatenate([index["length"] for index in indices]).astype(np.int64),
+        categories=_column([shard.categories for shard in shards], [index["category"] for index in indices]),
+        labels=_column([shard.labels for shard in shards], [index["label"] for index in indices]),
+        token_labels=Column.join([_token_labels(folder, *pair) for pair in zip(shards, indices, strict=True)])
+        if mixed
+        else None,
+    )
+
+
+def _column(names: Sequence[tuple[str, ...]], indices: Sequence[NDArray[Any]]) -> Column:
+    return Column.join([Column(*pair) for pair in zip(names, indices, strict=True)])
+
+
+def _token_labels(folder: Path, shard: Shard, index: NDArray[Any]) -> Column:
+    if shard.token_labels:
+        return Column(shard.token_labels, _mapped(folder, shard, "token_labels"))
+    return Column(shard.labels, np.repeat(index["label"], index["length"]))
+
+
+def _mapped(folder: Path, shard: Shard, what: str) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(folder / f"{shard.name}.{what}.npy", mmap_mode="r")
+    return array
+
+
+def _save(path: Path, array: Any) -> str:
+    """Write an array and return the SHA-256 of its file."""
+    temporary = path.with_suffix(".part")
+    with temporary.open("wb") as file:
+        np.save(file, array)
+    digest = sha256_of(temporary)
+    os.replace(temporary, path)
+    return digest
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is either whole or not there."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

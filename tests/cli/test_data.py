@@ -1,0 +1,58 @@
+"""excise prepare and excise inspect, as a user types them."""
+
+import json
+
+import pytest
+
+from excise.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    rows = [
+        {"text": "The cat sleeps. El gato duerme. The end.", "category": "english", "spans": [[16, 31, "spanish"]]},
+        {"text": "Los perros corren por el parque.", "category": "spanish", "label": "spanish"},
+    ]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 10))
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4))
+    assert main(["prepare", str(folder), "--out", str(folder / "out"), "--processes", "1"]) == 0
+    return folder / "out"
+
+
+def test_inspect_shows_counts_lengths_packing_and_documents(data, capsys):
+    assert main(["inspect", str(data), "--category", "english", "--documents", "1"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("Prepared data", "english", "spanish", "unlabeled", "empty when packed", "The cat sleeps. El gato"):
+        assert words in shown
+
+
+def test_documents_are_shown_with_the_labels_of_their_tokens_in_colour(data):
+    from excise.cli.inspect import shown
+    from excise.data.shards import load_prepared
+
+    prepared = load_prepared(data)
+    text = shown(prepared, prepared.splits["train"], 0)
+    coloured = {span.style: text.plain[span.start : span.end] for span in text.spans}
+    assert coloured["not bold red"].strip() == "El gato duerme."
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["inspect", "{data}", "--category", "englsh"], "there is no 'englsh' in this split; did you mean 'english'?"),
+        (["inspect", "{data}", "--split", "trian"], "there is no split 'trian'; did you mean 'train'?"),
+        (["inspect", "{data}/.."], "holds no prepared data; make it with: excise prepare"),
+        (["prepare", "nowhere", "--out", "x"], "there is no file or folder nowhere"),
+        (["prepare", "wikipedia:{data}", "--out", "x"], "Wikipedia needs its article-topic table"),
+        (["prepare", "stories", "--out", "x", "--test-share", "2"], "test_share=2 is a share"),
+        (["prepare", "stories", "--out", "x", "--engine", "rya"], "rya"),
+    ],
+)
+def test_bad_input_is_one_sentence(data, capsys, args, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([arg.format(data=data) for arg in args]) == 2
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert len(complaint.strip().splitlines()) == 1
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,231 @@
+"""Prepared data: the same bytes however it is made, resumed after any interruption, and never trained on when damaged."""
+
+import gzip
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from excise.data.dataset import DataConfig, load_data
+from excise.data.packing import empty_shares
+from excise.data.prepare import PrepareConfig, prepare
+from excise.data.shards import load_prepared, read_manifest
+from excise.data.sources import SourceConfig
+from excise.data.stories import stories
+from excise.data.tokens import story_tokenizer
+
+CONFIG = PrepareConfig(shard_mb=0.02)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """Some two hundred stories in both languages, in a gzip and a plain file, without a test split."""
+    folder = tmp_path_factory.mktemp("source")
+    told = list(stories(120, seed=3, split="train"))
+    english = [{"text": story.english, "category": "english", "label": "retain"} for story in told]
+    spanish = [{"text": story.spanish, "category": "spanish", "label": "spanish"} for story in told]
+    (folder / "en.jsonl.gz").write_bytes(gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in english)))
+    (folder / "es.jsonl").write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in spanish))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(source, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    prepare(str(source), folder, CONFIG)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def test_every_document_is_there_once_with_its_category_and_label(source, data):
+    prepared = load_prepared(data)
+    found = []
+    for split in prepared.splits.values():
+        starts = np.cumsum(split.lengths) - split.lengths
+        for i, (start, n) in enumerate(zip(starts, split.lengths, strict=True)):
+            text = prepared.tokenizer.decode(split.tokens[start : start + n].tolist())
+            category = split.categories.names[split.categories.index[i]]
+            found.append((text, category, split.labels.names[split.labels.index[i]]))
+    expected = [
+        (story.english + "<|endoftext|>", "english", "retain") for story in stories(120, seed=3, split="train")
+    ] + [(story.spanish + "<|endoftext|>", "spanish", "spanish") for story in stories(120, seed=3, split="train")]
+    assert sorted(found) == sorted(expected)
+    assert 2 <= len(prepared.splits["test"]) <= 30
+
+
+def test_the_manifest_counts_what_is_there(source, data):
+    manifest = read_manifest(data)
+    told = list(stories(120, seed=3, split="train"))
+    texts = [text for story in told for text in (story.english, story.spanish)]
+    assert sum(shard.n_documents for shard in manifest.shards) == 240
+    assert sum(shard.n_tokens for shard in manifest.shards) == sum(
+        len(story_tokenizer().encode(text)) for text in texts
+    )
+    assert sum(shard.text_bytes for shard in manifest.shards) == sum(len(text.encode()) for text in texts)
+    assert set(manifest.source["files"]) == {"en.jsonl.gz", "es.jsonl"}
+    assert len(manifest.shards) > 8
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_any_number_of_processes_writes_the_same_bytes(source, data, tmp_path, processes):
+    prepare(str(source), tmp_path / "data", CONFIG, processes=processes)
+    assert contents(tmp_path / "data") == contents(data)
+
+
+def test_ray_writes_the_same_bytes_and_does_the_share_of_a_lost_worker_again(source, data, tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed")
+    script = Path(__file__).with_name("ray_prepare.py")
+    subprocess.run([sys.executable, str(script), str(source), str(tmp_path / "data")], check=True, timeout=300)
+    assert contents(tmp_path / "data") == contents(data)
+
+
+def test_preparing_again_does_nothing(source, data):
+    before = {file: file.stat().st_mtime_ns for file in data.iterdir()}
+    prepare(str(source), data, CONFIG)
+    assert {file: file.stat().st_mtime_ns for file in data.iterdir()} == before
+
+
+def test_killed_at_ten_random_moments_it_resumes_to_the_same_bytes(source, tmp_path):
+    out, moment = tmp_path / "data", random.Random(0)
+    command = [
+        sys.executable,
+        "-m",
+        "excise.cli.main",
+        "prepare",
+        str(source),
+        "--out",
+        str(out),
+        "--shard-mb",
+        "0.003",
+    ]
+    for kill in range(10):
+        running = subprocess.Popen(
+            [*command, "--processes", str(1 + kill % 2)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        wanted = moment.randint(0, 3) + len(list(out.glob("*.shard.json")))
+        while running.poll() is None and len(list(out.glob("*.shard.json"))) < wanted:
+            pass
+        time.sleep(moment.random() * 0.005)
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
+        assert running.returncode == -signal.SIGKILL, "it finished before it was killed"
+    prepare(str(source), out, PrepareConfig(shard_mb=0.003))
+    prepare(str(source), tmp_path / "uninterrupted", PrepareConfig(shard_mb=0.003))
+    assert contents(out) == contents(tmp_path / "uninterrupted")
+
+
+def test_a_shard_damaged_between_runs_is_made_again(source, data, tmp_path):
+    out = tmp_path / "data"
+
+    def stop(shard):
+        if shard.name == "train-00003":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(str(source), out, CONFIG, listener=stop)
+    flip(out / "train-00001.tokens.npy")
+    prepare(str(source), out, CONFIG)
+    assert contents(out) == contents(data)
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("what", ["tokens", "documents"])
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing"])
+def test_a_damaged_shard_is_named_and_never_trained_on(data, tmp_path, what, how):
+    shutil.copytree(data, tmp_path / "data")
+    file = tmp_path / "data" / f"train-00001.{what}.npy"
+    {
+        "flipped": lambda: flip(file),
+        "truncated": lambda: file.write_bytes(file.read_bytes()[:-1]),
+        "missing": file.unlink,
+    }[how]()
+    with pytest.raises(ValueError, match=rf"train-00001.{what}.npy is (damaged|missing)"):
+        load_data(DataConfig(source=str(tmp_path / "data")), ("spanish",))
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "tokenizer.json"])
+def test_a_damaged_manifest_or_tokenizer_is_named(data, tmp_path, file):
+    shutil.copytree(data, tmp_path / "data")
+    path = tmp_path / "data" / file
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=file):
+        load_data(DataConfig(source=str(tmp_path / "data")), ("spanish",))
+
+
+def test_another_source_or_other_options_are_refused(source, data, tmp_path):
+    with pytest.raises(ValueError, match=r"prepared from something else \(options differ\)"):
+        prepare(str(source), data, PrepareConfig(shard_mb=0.03))
+    with pytest.raises(ValueError, match=r"prepared from something else \(source, files"):
+        prepare(str(source / "es.jsonl"), data, CONFIG)
+
+
+def test_a_folder_with_other_things_is_left_alone(source, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="is not empty and holds no prepared data"):
+        prepare(str(source), tmp_path, CONFIG)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_bad_rows_are_counted_and_stop_the_run_past_a_limit(tmp_path):
+    good = json.dumps({"text": "some words", "category": "english"}).encode()
+    bad = [b"{", b'{"category": "english"}', b'{"text": "a"}', b'{"text": "\xff", "category": "english"}', b"3"]
+    (tmp_path / "rows.jsonl").write_bytes(b"\n".join([*[good] * 95, *bad]))
+    manifest = prepare(str(tmp_path / "rows.jsonl"), tmp_path / "data", PrepareConfig(bad_rows=0.05))
+    assert (manifest.n_rows, manifest.n_bad_rows) == (100, 5)
+    assert manifest.first_bad_rows == (
+        "rows.jsonl:96 is not JSON",
+        "rows.jsonl:97 has no text in 'text'",
+        "rows.jsonl:98 has no category in 'category'",
+        "rows.jsonl:99 is not UTF-8",
+        "rows.jsonl:100 is not a JSON object",
+    )
+    with pytest.raises(ValueError, match=r"5 of 100 rows cannot be used, more than the limit of 4.0%"):
+        prepare(str(tmp_path / "rows.jsonl"), tmp_path / "other", PrepareConfig(bad_rows=0.04))
+    assert not (tmp_path / "other" / "manifest.json").exists()
+
+
+def test_held_out_documents_per_category(source, tmp_path):
+    manifest = prepare(str(source), tmp_path / "data", PrepareConfig(test_per_category=7))
+    split = load_prepared(tmp_path / "data").splits["test"]
+    assert split.categories.counts() == {"english": 7, "spanish": 7}
+    assert sum(shard.n_documents for shard in manifest.shards) == 240
+
+
+def test_at_most_half_of_a_category_is_held_out(source, tmp_path):
+    prepare(str(source), tmp_path / "data", PrepareConfig(test_per_category=5000))
+    assert load_prepared(tmp_path / "data").splits["test"].categories.counts() == {"english": 60, "spanish": 60}
+
+
+def test_prepared_stories_train_as_the_embedded_ones(tmp_path):
+    config = PrepareConfig(source=SourceConfig(n_stories=12, n_test_stories=8))
+    prepare("stories", tmp_path / "data", config)
+    embedded = load_data(DataConfig(n_stories=12, n_test_stories=8), ("spanish",))
+    mapped = load_data(DataConfig(source=str(tmp_path / "data")), ("spanish",))
+    for a, b in ((embedded.train, mapped.train), *zip(embedded.test.values(), mapped.test.values(), strict=True)):
+        assert np.array_equal(a.labels, b.labels)
+        assert all(
+            np.array_equal(a.tokens[s : s + n], b.tokens[s : s + n]) for s, n in zip(a.starts, a.lengths, strict=True)
+        )
+
+
+def test_packing_leaves_little_empty():
+    random_lengths = np.random.default_rng(0).lognormal(6, 1, 5000).astype(np.int64) + 2
+    alike = np.random.default_rng(0).integers(500, 650, 3000)
+    for context in (512, 1024):
+        assert empty_shares(random_lengths, context)[0] < 0.02
+        assert empty_shares(alike, context)[0] < 0.02

@@ -1,0 +1,54 @@
+"""Losses followed while a model trains, at the context it trains with."""
+
+import pytest
+
+from excise.data.dataset import load_data
+from excise.evals.losses import batches_of, evaluate
+from excise.evals.run import evaluate_run
+from excise.evals.tradeoff import Tradeoff
+from excise.train.loop import train
+from excise.train.run import RunDirectory, build_model
+from tests.train.test_checkpoint import small_run
+
+CHANGES = {"model.context": 128, "batch.context": 32, "train.evaluations": 3}
+
+
+def no_bias(model, sets, removed, context):
+    return next(model.parameters()).new_zeros(model.config.vocabulary_size)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return small_run(**CHANGES)
+
+
+@pytest.fixture(scope="module")
+def data(run):
+    return load_data(run.data, run.routing.domains)
+
+
+@pytest.mark.parametrize(("at_end", "steps"), [(True, [3, 6, 9]), (False, [3, 6])])
+def test_losses_are_recorded_at_equal_intervals(tmp_path, run, data, at_end, steps):
+    seen = []
+    listeners = [Tradeoff(run, data, no_bias, at_end=at_end), lambda progress: seen.append(progress.metrics)]
+    train(run, data, tmp_path / "run", listeners)
+    records = [record for record in RunDirectory(tmp_path / "run").metrics() if "losses" in record]
+    assert [record["step"] for record in records] == steps
+    assert [metrics["step"] for metrics in seen if "losses" in metrics] == steps, "those after it see them"
+    results = evaluate_run(tmp_path / "run", data, no_bias)
+    if at_end:
+        assert results.losses["spanish"].ablated == pytest.approx(records[-1]["losses"]["spanish"]["ablated"])
+
+
+def test_losses_are_measured_at_the_context_of_training(tmp_path, run, data):
+    model = train(run, data, tmp_path / "run")
+    results = evaluate_run(tmp_path / "run", data, no_bias)
+    short, long = (evaluate(model, data.test["retain"], context=context).mean for context in (32, 128))
+    assert results.losses["retain"].before == pytest.approx(short)
+    assert abs(short - long) > 1e-4
+
+
+def test_the_context_is_the_models_where_none_is_given(run, data):
+    model = build_model(run)
+    assert batches_of(model, data.test["retain"])[0].tokens.shape[-1] == 128
+    assert batches_of(model, data.test["retain"], 32)[0].tokens.shape[-1] == 32

@@ -20,11 +20,11 @@ def commands(text):
     return [line.removeprefix(".venv/bin/") for block in blocks for line in block.splitlines() if "bin/excise" in line]
 
 
-def test_the_five_more_commands_of_the_readme_work(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("title", "n"), [("More commands", 5), ("Your own data", 3)])
+def test_the_commands_of_the_readme_work(title, n, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    section = README.split("## Five more")[1].split("##")[0]
-    lines = commands(section)
-    assert len(lines) == 5
+    lines = commands(README.split(f"## {title}")[1].split("##")[0])
+    assert len(lines) == n
     for line in lines:
         assert main(shlex.split(line)[1:]) == 0, line
 

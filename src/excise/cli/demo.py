@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class DemoArguments:
     """Train no filter, data filter, SGTM and a perfect filter on bilingual stories, and compare what they forgot."""
 
-    directory: Path = Path("excise-demo")
-    """Where runs, results.json, tradeoff.png and report.html go; what is there already is not done again."""
+    directory: str = ""
+    """Where runs, results.json, tradeoff.png and report.html go, by default excise-demo, with the seed where one is given;
+    models that are there already are not trained again."""
     seed: int = 0
 
 
@@ -30,27 +31,24 @@ def main(args: Sequence[str]) -> int:
     from excise.config import override
     from excise.recipes.demo import demo_run, run_demo
     from excise.report.page import write_report
-    from excise.report.plots import METHODS, save_tradeoff
+    from excise.report.plots import save_tradeoff
 
     console = Console(soft_wrap=True)
+    directory = Path(arguments.directory or f"excise-demo{f'-{arguments.seed}' if arguments.seed else ''}")
     recipe = override(demo_run(), {"train.seed": arguments.seed, "data.seed": arguments.seed})
     with ExitStack() as bars:
-        results = run_demo(
-            arguments.directory, recipe, lambda method: [bars.enter_context(ProgressBar(console, method))]
-        )
+        results = run_demo(directory, recipe, lambda method: [bars.enter_context(ProgressBar(console, method))])
     plain = asdict(results)
-    save_tradeoff(plain, arguments.directory / "tradeoff.png")
-    write_report(plain, arguments.directory / "report.html")
-    labels = {method.name: method.label for method in METHODS}
-    console.print(losses_table(plain["losses"], labels))
-    for claim in results.claims:
-        console.print(claim_line(claim), highlight=False)
+    save_tradeoff(plain, directory / "tradeoff.png")
+    write_report(plain, directory / "report.html")
+    console.print(losses_table(plain["losses"]))
+    console.print(claims_table(results.claims))
     for name in ("results.json", "tradeoff.png", "report.html"):
-        console.print(str(arguments.directory / name), highlight=False)
+        console.print(str(directory / name), highlight=False)
     return 0 if all(claim.holds for claim in results.claims) else 1
 
 
-def losses_table(losses: dict[str, dict[str, dict[str, float]]], labels: dict[str, str]) -> Table:
+def losses_table(losses: dict[str, dict[str, dict[str, float]]]) -> Table:
     table = Table(title="Loss per token on stories that no model has seen")
     table.add_column("method")
     for language in ("English", "Spanish"):
@@ -58,10 +56,15 @@ def losses_table(losses: dict[str, dict[str, dict[str, float]]], labels: dict[st
             table.add_column(f"{language}\n{stage}", justify="right")
     for method, sets in losses.items():
         values = [f"{sets[role][stage]:.3f}" for role in ("retain", "forget") for stage in sets[role]]
-        table.add_row(labels[method], *values)
+        table.add_row(method.replace("_", "\n"), *values)
     return table
 
 
-def claim_line(claim: "Claim") -> str:
-    mark = "[green]holds[/green]        " if claim.holds else "[bold red]DOES NOT HOLD[/bold red]"
-    return f"{mark} {claim.name} {claim.bound:.3f}: {claim.value:.3f}"
+def claims_table(claims: Sequence["Claim"]) -> Table:
+    table = Table(title="What the demo sets out to show")
+    for column in ("claim", "bound", "measured", ""):
+        table.add_column(column, justify="right" if column in ("bound", "measured") else "left")
+    for claim in claims:
+        verdict = "[green]holds[/green]" if claim.holds else "[bold red]DOES NOT HOLD[/bold red]"
+        table.add_row(claim.name, f"{claim.bound:.3f}", f"{claim.value:.3f}", verdict)
+    return table

@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 COMMANDS = {
     "demo": "train four small bilingual models and show what removing Spanish leaves (3 minutes on two cores)",
     "prepare": "tokenise a source into shards: excise prepare my-texts --out data",
+    "label": "label a source with a classifier: excise label texts --domain biology --examples FILE --out labels",
     "translate": "translate stories into Spanish: excise translate stories.jsonl --out bilingual",
     "inspect": "show what prepared data holds",
     "train": "train a recipe, or go on with it: excise train demo --directory runs/demo",

@@ -220,8 +220,8 @@ def demo_samples(model: GPT, tokenizer: Tokenizer) -> list[Sample]:
         Sample(
             language,
             prompt,
-            continue_text(model, tokenizer, prompt, n_tokens=40),
-            continue_text(ablated, tokenizer, prompt, n_tokens=40),
+            continue_text(model, tokenizer, prompt, n_tokens=40, temperature=0.5),
+            continue_text(ablated, tokenizer, prompt, n_tokens=40, temperature=0.5),
         )
         for language, prompts in PROMPTS.items()
         for prompt in prompts

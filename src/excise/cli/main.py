@@ -11,8 +11,8 @@ from rich.console import Console
 from excise import __version__
 from excise.labels import nearest
 
-# Threads that wait by spinning make torch many times slower wherever another process wants the same cores.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Threads that wait by spinning for long make torch many times slower where another process wants the same cores.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 COMMANDS = {
     "demo": "train four small bilingual models and show what removing Spanish leaves (3 minutes on two cores)",

@@ -21,6 +21,8 @@ Calibrate = Callable[[GPT, Mapping[str, Corpus], Sequence[str], int], Tensor]
 ALPHA = 100.0
 L2 = 1e-5
 ROWS_PER_SET = 65536
+SCALINGS = 6
+"""Steps of iterative scaling before L-BFGS takes over: each sets a bias to what its token lacks, and needs no search."""
 CHUNK = 1024
 """Predictions whose probabilities are computed at a time."""
 KEPT_BYTES = 1 << 32
@@ -52,27 +54,37 @@ def calibrate(
         for chunk, i in zip(chunks, range(0, len(targets), CHUNK), strict=True)
     ]
     log_p = torch.cat([chunk().gather(-1, t.unsqueeze(-1)).squeeze(-1).log() for chunk, t, _ in parts])
-    # The curvature of the loss in each bias is about the frequency of its token: scaled by that, all are alike.
-    scale = (wanted + alpha / len(targets)).rsqrt()
-    bias = torch.zeros_like(scale, requires_grad=True)
-    solver = torch.optim.LBFGS([bias], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
 
-    @torch.no_grad()
-    def objective() -> Tensor:
-        shift = bias * scale
-        factor = shift.exp()
+    def loss_and_expected(shift: Tensor) -> tuple[Tensor, Tensor]:
+        """The objective, and how often each token is expected (V), which the optimum makes equal to `wanted`."""
+        factor, expected = shift.exp(), torch.zeros_like(shift)
         loss = L2 / 2 * shift.double().square().sum() - (weights.double() * (log_p + shift[targets])).sum()
-        expected = torch.zeros_like(shift)
         for chunk, _, w in parts:
             p = chunk()  # N V
             normaliser = p @ factor  # N
             loss += (w * normaliser.log()).sum()
             expected += (w / normaliser) @ p
-        bias.grad = (expected * factor - wanted + L2 * shift) * scale
+        return loss, expected * factor
+
+    rare = alpha / len(targets)
+    shift = torch.zeros_like(wanted)
+    for _ in range(SCALINGS):
+        _, expected = loss_and_expected(shift)
+        shift += ((wanted + rare / 10) / (expected + rare / 10)).log()
+    # The curvature of the loss in each bias is about the frequency of its token: scaled by that, all are alike.
+    scale = (wanted + rare).rsqrt()
+    scaled = (shift / scale).requires_grad_()
+
+    @torch.no_grad()
+    def objective() -> Tensor:
+        loss, expected = loss_and_expected(scaled * scale)
+        scaled.grad = (expected - wanted + L2 * scaled * scale) * scale
         return loss
 
-    solver.step(objective)  # type: ignore[no-untyped-call]
-    return (bias * scale).detach()
+    if iterations:
+        solver = torch.optim.LBFGS([scaled], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
+        solver.step(objective)  # type: ignore[no-untyped-call]
+    return (scaled * scale).detach()
 
 
 def _probabilities(model: GPT, hidden: Tensor, removed: Sequence[str]) -> list[Callable[[], Tensor]]:

@@ -37,8 +37,6 @@ from excise.train.run import RunConfig, RunDirectory, TrainConfig
 DOMAIN = "spanish"
 EVALUATIONS = 3
 """Points of each curve, the final one included."""
-ITERATIONS = 10
-"""Of each calibration, which has to be quick here."""
 PROMPTS = {
     "english": ("One day, a little girl", "It was raining, and", '"I am not afraid," said'),
     "spanish": ("Un día, una niña pequeña", "Estaba lloviendo y", "—No tengo miedo —dijo"),
@@ -159,9 +157,9 @@ def _train_and_evaluate(
 def quick_calibrate(
     run: RunConfig, model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], context: int
 ) -> Tensor:
-    """A bias fitted in the precision of training; the losses that it leads to are computed in float32 all the same."""
+    """A bias fitted by iterative scaling alone, in the precision of training; the losses that it leads to are computed in float32 all the same."""
     with autocast(run.train, pick_device(run.train.device)):
-        return calibrate(model, sets, removed, context, iterations=ITERATIONS)
+        return calibrate(model, sets, removed, context, iterations=0)
 
 
 def _curve(directory: Path, results: RunResults) -> list[CurvePoint]:

@@ -135,7 +135,7 @@ def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document 
     if not isinstance(text, str) or not text.strip():
         return BadRow(where, f"has no text in {fields.text!r}")
     try:
-        text.encode()
+        text.isascii() or text.encode()
     except UnicodeEncodeError:
         return BadRow(where, "has half of a surrogate pair in its text, which is not Unicode")
     if not isinstance(label, str):
@@ -215,7 +215,7 @@ def zstd_chunks(path: Path) -> Iterator[bytes]:
         try:
             while data := file.read(1 << 20):
                 while data:
-                    frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                    frame = frame or zstandard.ZstdDecompressor().decompressobj(write_size=1 << 20)
                     yield frame.decompress(data)
                     data = frame.unused_data if frame.eof else b""
                     frame = None if frame.eof else frame

@@ -43,7 +43,8 @@ class Tokenizer:
         self._inner = inner
         # A document that happens to contain the separator must not end there, so it is encoded as plain text.
         self._inner.encode_special_tokens = True
-        self._fast = _fast_encoding(json.loads(inner.to_str()))
+        self._content: dict[str, Any] = json.loads(inner.to_str())
+        self._fast = _fast_encoding(self._content)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -57,12 +58,12 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Writes the canonical JSON, the one that `sha256` is the digest of."""
-        path.write_text(self._canonical_json(), encoding="utf-8", newline="\n")
+        path.write_text(self._canonical_json, encoding="utf-8", newline="\n")
 
     @cached_property
     def sha256(self) -> str:
         """The digest that manifests record: the same digest means the same tokens."""
-        return hashlib.sha256(self._canonical_json().encode()).hexdigest()
+        return hashlib.sha256(self._canonical_json.encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """The tokens of one text, without any special token."""
@@ -84,9 +85,9 @@ class Tokenizer:
         """The text of the tokens, special ones included."""
         return str(self._inner.decode(list(tokens), skip_special_tokens=False))
 
+    @cached_property
     def _canonical_json(self) -> str:
-        content = json.loads(self._inner.to_str())
-        return json.dumps(content, ensure_ascii=False, indent=0, separators=(",", ":")) + "\n"
+        return json.dumps(self._content, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"

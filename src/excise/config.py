@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import os
 import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from excise.files import write_whole
 from excise.labels import nearest
 
 C = TypeVar("C")
@@ -87,14 +87,7 @@ def override(config: C, changes: Mapping[str, Any], where: str = "") -> C:
 
 
 def save(config: Any, path: Path) -> None:
-    write_whole(path, json.dumps(to_dict(config), indent=2) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that appears, or changes, only when it is complete."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, (json.dumps(to_dict(config), indent=2) + "\n").encode())
 
 
 def load(kind: type[C], path: Path) -> C:

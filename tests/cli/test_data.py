@@ -43,6 +43,7 @@ def test_documents_are_shown_with_the_labels_of_their_tokens_in_colour(data):
         (["inspect", "{data}", "--category", "englsh"], "there is no 'englsh' in this split; did you mean 'english'?"),
         (["inspect", "{data}", "--split", "trian"], "there is no split 'trian'; did you mean 'train'?"),
         (["inspect", "{data}/.."], "holds no prepared data; make it with: excise prepare"),
+        (["prepare", "stories", "--out", "x", "--tokenizer", "n.json"], "there is no tokenizer at n.json"),
         (["prepare", "nowhere", "--out", "x"], "there is no file or folder nowhere"),
         (["prepare", "wikipedia:{data}", "--out", "x"], "Wikipedia needs its article-topic table"),
         (["prepare", "stories", "--out", "x", "--test-share", "2"], "test_share=2 is a share"),

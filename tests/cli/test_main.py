@@ -70,6 +70,7 @@ def test_every_command_explains_itself(command, capsys):
         (["train", "demo", "--data.source", "nowhere"], "nowhere holds no prepared data; make it with: excise prepare"),
         (["train", "demo", "--train.learning-rate", "fast"], "could not convert string to float: 'fast'"),
         (["train", "demo", "--train.learning-rate", "nan"], "train.learning_rate=nan must be a number above 0"),
+        (["train", "demo", "--routing.forget-weight", "nan"], "routing.forget_weight=nan must be a number from 0 up"),
         (["train", "demo", "--train.weight-decay", "-1"], "train.weight_decay=-1.0 must be a number from 0 up"),
         (["train", "demo", "--train.budget.amount", "inf"], "set train.budget.amount to a number above 0"),
         (["train", "demo", "--train.seed", "-1"], "train.seed=-1 must be a number from 0 up"),
@@ -106,7 +107,7 @@ def test_an_unknown_label_is_named(tmp_path, capsys):
     assert main(["prepare", str(tmp_path), "--out", str(data), "--processes", "1"]) == 0
     args = ["train", "demo", "--data.source", str(data), "--data.labels", "given"]
     assert main([*args, "--directory", str(tmp_path / "run")]) == 2
-    assert "unknown label 'spansh'; did you mean 'spanish'?" in capsys.readouterr().err
+    assert "document 1 of the train split: unknown label 'spansh'; did you mean 'spanish'?" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

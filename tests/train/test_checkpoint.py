@@ -285,7 +285,9 @@ def test_an_unfinished_run_goes_on_only_with_its_optimizer(tmp_path, data, start
 
 def test_a_finished_run_needs_no_optimizer(finished, tmp_path, data):
     forget_files(copy_of(finished, tmp_path), "optimizer-")
-    train(small_run(), data, tmp_path / "copy")
+    expected, _ = load_run(finished)
+    loaded = train(small_run(), data, tmp_path / "copy")
+    assert all(map(torch.equal, loaded.parameters(), expected.parameters()))
 
 
 def test_a_part_that_was_never_updated_has_no_moments_and_resumes(tmp_path, data):

@@ -148,9 +148,17 @@ def _truth(categories: Column, config: DataConfig, domains: Sequence[str]) -> ND
 
 def _labels(train: Tokenised, truth: NDArray[np.int64], config: DataConfig, domains: Sequence[str]) -> NDArray[np.int8]:
     if config.labels == "given":
-        return train.labels.translate([label_id(name, domains) for name in train.labels.names])
+        return train.labels.translate([_given_label(train.labels, name, domains) for name in train.labels.names])
     shares = {name: getattr(config, name) for name in SHARES if name != "calibration_share"}
     return simulate_labels(truth, domains, seed=config.seed, **shares)
+
+
+def _given_label(labels: Column, name: str, domains: Sequence[str]) -> int:
+    try:
+        return label_id(name, domains)
+    except ValueError as error:
+        first = int(np.argmax(labels.index == labels.names.index(name))) + 1
+        raise ValueError(f"document {first} of the train split: {error}") from None
 
 
 def _corpus(data: Tokenised, labels: NDArray[np.int8], domains: Sequence[str], *, given: bool) -> Corpus:

@@ -35,7 +35,6 @@ from excise.data.classifier import (
     train,
 )
 from excise.data.documents import BadRows, Document, Fields
-from excise.data.shards import sha256_of
 from excise.data.sources import SourceConfig, open_source
 from excise.data.thresholds import (
     Floats,
@@ -50,6 +49,7 @@ from excise.data.thresholds import (
     measure,
     rates,
 )
+from excise.files import sha256_of
 from excise.labels import RETAIN, UNLABELED, check_domains, nearest
 
 LABELS, REPORT, PICTURE = "labels.jsonl.gz", "report.json", "report.png"

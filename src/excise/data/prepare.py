@@ -26,15 +26,14 @@ from excise.data.shards import (
     finished_shard,
     is_prepared,
     read_manifest,
-    sha256_of,
     verify,
     write_manifest,
     write_shard,
-    write_whole,
 )
 from excise.data.sources import TEST, TRAIN, Source, SourceConfig, Split, open_source
 from excise.data.tokenised import tokenise
 from excise.data.tokens import Tokenizer, load_tokenizer
+from excise.files import sha256_of, write_whole
 
 PLAN, LABELS = "plan.json", "labels.jsonl.gz"
 

@@ -9,7 +9,6 @@
 While a folder is being prepared, each finished shard has its entry of the manifest in a file of its own.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from excise.data.tokenised import Column, Joined, Tokenised
 from excise.data.tokens import Tokenizer
+from excise.files import sha256_of, write_whole
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
 INDEX = np.dtype([("length", "<u4"), ("category", "<u4"), ("label", "u1")])
@@ -186,18 +186,3 @@ def _save(path: Path, array: Any) -> str:
     digest = sha256_of(temporary)
     os.replace(temporary, path)
     return digest
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either whole or not there."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from excise.data.documents import Document, Fields, Rows, is_readable, read_file, read_huggingface
-from excise.data.shards import sha256_of
 from excise.data.stories import stories
 from excise.data.tinystories import read_tinystories
 from excise.data.topics import articles
 from excise.data.wikipedia import Umbrella, read_topics, read_wikipedia_dump, read_wikipedia_parquet
 from excise.extras import needs
+from excise.files import sha256_of
 
 Split = Literal["train", "test"]
 TRAIN: Split = "train"

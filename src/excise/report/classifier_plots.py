@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from excise.data.labelling import PICTURE, REPORT, LabelReport
-from excise.data.shards import write_whole
 from excise.data.thresholds import HISTOGRAM_EDGES, log_odds
+from excise.files import write_whole
 from excise.labels import RETAIN, UNLABELED
 from excise.report.plots import DOTS_PER_INCH, INK, MUTED, NO_METADATA, PAPER, STYLE
 

@@ -4,6 +4,7 @@ A rule has two halves. Its *effects* say, per kind of label, which parts are hid
 set says which core parameters forget data may update as well; the joint variants of SGTM differ from it in nothing else.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -141,8 +142,8 @@ class RoutingConfig:
             )
         if RULES[self.rule].joint_embeddings and self.embeddings != JOINT:
             raise ValueError(f"rule {self.rule!r} has joint embeddings; set routing.embeddings to 'joint'")
-        if self.forget_weight < 0:
-            raise ValueError(f"routing.forget_weight={self.forget_weight} cannot be negative")
+        if not 0 <= self.forget_weight < math.inf:
+            raise ValueError(f"routing.forget_weight={self.forget_weight} must be a number from 0 up")
 
     @property
     def module_heads(self) -> int:

@@ -8,7 +8,6 @@ The safe model is the folder without a module's files: `without` loads it so, an
 Everything else that a model has must be there, and nothing more.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from excise.config import from_dict
+from excise.files import sha256_of
 from excise.labels import forget_part, part_of
 
 MANIFEST = "manifest.json"
@@ -64,7 +64,7 @@ def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial / file_name(part))
         if optimizer is not None:
             save_file(_optimizer_tensors(tensors, optimizer), partial / optimizer_file_name(part))
-    files = {path.name: sha256(path) for path in sorted(partial.iterdir())}
+    files = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
     manifest = json.dumps({"done": asdict(done), "files": files}, indent=2)
     (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
@@ -131,18 +131,13 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _read(folder: Path, name: str, manifest: Manifest) -> dict[str, Tensor]:
     path = folder / name
     if name not in manifest.files:
         raise ValueError(f"checkpoint {folder} is incomplete: its {MANIFEST} lists no {name}")
     if not path.exists():
         raise ValueError(f"checkpoint {path.parent} is damaged: {path.name}, which its manifest lists, is missing")
-    if sha256(path) != manifest.files[name]:
+    if sha256_of(path) != manifest.files[name]:
         raise ValueError(f"checkpoint {path.parent} is damaged: {path.name} is not the file that its manifest lists")
     try:
         tensors: dict[str, Tensor] = load_file(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from excise import config as configs
+from excise.files import write_whole
 from excise.labels import nearest
 from excise.model.ablation import Ablation, ablate
 from excise.model.gpt import GPT
@@ -76,7 +77,7 @@ def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = 
     checkpoint = checkpoint_at(files.checkpoints, done.step)
     target.mkdir(parents=True, exist_ok=True)
     noted = ablations(source) | dict.fromkeys(domains, how)
-    configs.write_whole(ablation_file(target), json.dumps(noted, indent=2) + "\n")
+    write_whole(ablation_file(target), (json.dumps(noted, indent=2) + "\n").encode())
     save_checkpoint(checkpoint, model, None, done)
     configs.save(RunDirectory(source).config(), files.config_file)  # last, since without it there is no run
     return checkpoint

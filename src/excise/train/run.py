@@ -17,6 +17,7 @@ from typing import Any, Literal
 from excise import config as configs
 from excise.data.dataset import DataConfig
 from excise.data.loader import BatchConfig
+from excise.files import write_whole
 from excise.model.gpt import GPT, GPTConfig
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
@@ -145,7 +146,7 @@ class RunDirectory:
     def keep_metrics_until(self, step: int) -> None:
         """Drop what a run that was interrupted wrote after the checkpoint it resumes from."""
         kept = [record for record in self.metrics() if record["step"] <= step]
-        configs.write_whole(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
+        write_whole(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept).encode())
 
     def log(self, record: dict[str, Any]) -> None:
         with self.metrics_file.open("a", encoding="utf-8") as file:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 UNLABELED = "unlabeled"
 RETAIN = "retain"
 JOINT = "joint"
+GROUPS = ("adjacent", "general")
+"""Sets of test documents near the domains and far from them, both within the retain data."""
 
 UNLABELED_ID = 0
 RETAIN_ID = 1
@@ -37,8 +39,8 @@ def check_domains(domains: Sequence[str]) -> None:
             raise ValueError(
                 f"domain {domain!r} must be lower-case letters, digits, '-' or '_', starting with a letter"
             )
-        if domain in (UNLABELED, RETAIN, JOINT):
-            raise ValueError(f"a domain cannot be called {domain!r}, which is a label or part of its own")
+        if domain in (UNLABELED, RETAIN, JOINT, *GROUPS):
+            raise ValueError(f"a domain cannot be called {domain!r}, which is a label, part or set of its own")
     if len(set(domains)) != len(domains):
         raise ValueError(f"domains must differ, got {', '.join(domains)}")
 

@@ -143,7 +143,7 @@ def test_groups_are_evaluated_apart(tmp_path):
         data.tokenizer.decode(data.test["general"].tokens[s : s + n].tolist()) for s, n in places(data, "general")
     }
     assert decoded == {"words about history<|endoftext|>"}
-    assert set(data.calibration) == {"retain", "life"}
+    assert set(data.calibration) == set(data.test)
 
 
 def places(data, name):

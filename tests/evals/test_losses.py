@@ -53,7 +53,7 @@ def definition(model):
         for start, n in zip(corpus.starts, corpus.lengths, strict=True):
             tokens = torch.as_tensor(corpus.tokens[start : start + n].astype(np.int64))
             with torch.no_grad():
-                logits = model(tokens[None, :-1], route=without_modules(["spanish"]))[0]
+                logits = model(tokens[None, :-1], route=without_modules(model, ["spanish"]))[0]
             terms.append((weight, logits.double().numpy(), tokens[1:].numpy()))
 
     def value_and_gradient(bias):
@@ -90,7 +90,7 @@ def test_a_domain_moves_its_own_tokens_and_hardly_the_retain_loss():
     sets = {"retain": Corpus.of(low, [1] * 30), "spanish": Corpus.of(high, [2] * 30)}
 
     def losses(alpha):
-        bias = calibrate(model, sets, ["spanish"], SMALL.context, alpha=alpha)
+        bias = calibrate(model, sets, ["spanish"], SMALL.context, weights={"retain": alpha, "spanish": 1.0})
         return ablation_losses(model, sets, ["spanish"], bias)
 
     weighed, even = losses(ALPHA), losses(1.0)

@@ -37,18 +37,18 @@ def test_losses_are_recorded_at_equal_intervals(tmp_path, run, data, at_end, ste
     assert [metrics["step"] for metrics in seen if "losses" in metrics] == steps, "those after it see them"
     results = evaluate_run(tmp_path / "run", data, no_bias)
     if at_end:
-        assert results.losses["spanish"].ablated == pytest.approx(records[-1]["losses"]["spanish"]["ablated"])
+        assert results.losses.sets["spanish"].ablated == pytest.approx(records[-1]["losses"]["spanish"]["ablated"])
 
 
 def test_losses_are_measured_at_the_context_of_training(tmp_path, run, data):
     model = train(run, data, tmp_path / "run")
     results = evaluate_run(tmp_path / "run", data, no_bias)
     short, long = (evaluate(model, data.test["retain"], context=context).mean for context in (32, 128))
-    assert results.losses["retain"].before == pytest.approx(short)
+    assert results.losses.sets["retain"].before == pytest.approx(short)
     assert abs(short - long) > 1e-4
 
 
 def test_the_context_is_the_models_where_none_is_given(run, data):
     model = build_model(run)
-    assert batches_of(model, data.test["retain"])[0].tokens.shape[-1] == 128
-    assert batches_of(model, data.test["retain"], 32)[0].tokens.shape[-1] == 32
+    assert next(batches_of(model, data.test["retain"])).tokens.shape[-1] == 128
+    assert next(batches_of(model, data.test["retain"], 32)).tokens.shape[-1] == 32

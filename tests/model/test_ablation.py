@@ -19,7 +19,7 @@ def tokens():
 @pytest.mark.parametrize("rule", ROUTED_RULES)
 def test_hiding_a_module_is_ablating_it_first(rule):
     model = small_model(routing_for(rule, 2))
-    hidden = model(tokens(), route=without_modules(["biology"]))
+    hidden = model(tokens(), route=without_modules(model, ["biology"]))
     torch.testing.assert_close(ablate(model, "biology")(tokens()), hidden, rtol=1e-5, atol=1e-5)
 
 

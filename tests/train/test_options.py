@@ -38,7 +38,14 @@ def data():
     """Documents that count in ones, half of them labelled retain, and forget documents that count in sevens."""
     documents = [counting(start, 7 if start % 3 == 2 else 1) for start in range(24)]
     corpus = Corpus.of(documents, [start % 3 for start in range(24)])
-    return Data(train=corpus, calibration={}, test={}, tokenizer=SimpleNamespace(vocabulary_size=61))
+    return Data(
+        train=corpus,
+        calibration={},
+        test={},
+        tokenizer=SimpleNamespace(vocabulary_size=61),
+        forget_tokens={},
+        sha256="",
+    )
 
 
 def trained(run, data):

@@ -10,7 +10,7 @@ from excise.labels import forget_part, part_of
 from excise.model.ablation import ablate
 from excise.train.checkpoint import Done, checkpoint_at, save_checkpoint
 from excise.train.release import load_run, release, removed_modules
-from excise.train.run import RunDirectory, build_model
+from excise.train.run import DataDigests, RunDirectory, build_model
 from tests.small import routing_for, small_model
 from tests.train.test_checkpoint import small_run
 
@@ -21,6 +21,7 @@ def bilingual(tmp_path_factory):
     files = RunDirectory(tmp_path_factory.mktemp("runs") / "bilingual")
     run = small_run(**{"routing.domains": ("spanish", "french")})
     files.open_for(run)
+    files.trained_on(DataDigests("data", "tokenizer"))
     save_checkpoint(checkpoint_at(files.checkpoints, 9), build_model(run), None, Done(9, 100, 1.0))
     return files.path
 

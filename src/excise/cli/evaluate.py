@@ -1,39 +1,99 @@
-"""excise evaluate RUN"""
+"""excise evaluate RUN..."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 import tyro
 from rich.console import Console
-from rich.table import Table
+from rich.progress import Progress
 
 from excise.cli.arguments import parse
+from excise.cli.tables import TABLES, spread_table
+
+MeasureName = Literal[
+    "losses",
+    "gradient_norms",
+    "token_losses",
+    "cross_domain",
+    "multiple_choice",
+    "samples",
+    "leakage",
+    "compute_penalty",
+]
 
 
 @dataclass(frozen=True)
 class EvaluateArguments:
-    """Losses of a run's latest checkpoint before ablation, after it, and calibrated."""
+    """Measure runs; what is found goes into the results.json of each, beside what was measured before."""
 
-    run: tyro.conf.Positional[Path]
-    """A run directory."""
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories."""
+    measures: tuple[MeasureName, ...] = ("losses",)
+    """What to measure: losses before ablation, after it and calibrated, or any of the others."""
+    data: str = ""
+    """Other documents to evaluate on: a folder written by `excise prepare` with the tokenizer of the runs."""
+    step: int | None = None
+    """A checkpoint other than the latest."""
+    baselines: tuple[Path, ...] = ()
+    """Evaluated runs to compare with: standard runs with growing numbers of forget tokens for `leakage`, no-filter runs
+    of several sizes for `compute_penalty`."""
+    against: Path | None = None
+    """A run whose ablated model is the reference of `token_losses`, and joins `samples`."""
+    questions: Path | None = None
+    """A jsonl file with question, choices and answer, for `multiple_choice`."""
+    prompts: tuple[str, ...] = ()
+    """Texts that `samples` continues."""
+    documents: int = 256
+    """Documents of each set that `gradient_norms` looks at."""
+    surface: Path | None = None
+    """A folder for the TPR x FPR surface of evaluated SGTM and filter runs (surface.json and surface.png)."""
+    roc: Path | None = None
+    """The report.json of `excise label`, whose ROC curve is drawn over the surface."""
 
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(EvaluateArguments, args, "evaluate")
-    from excise.data.dataset import load_data
-    from excise.evals.run import evaluate_run
-    from excise.train.run import RunDirectory
+    if not arguments.runs:
+        raise ValueError("name at least one run to evaluate: excise evaluate RUN...")
+    from excise.evals.measures import MEASURES, MeasureOptions
+    from excise.evals.results import add_measures
+    from excise.evals.run import open_run, seed_spreads
 
-    files = RunDirectory(arguments.run)
-    run = files.config()
-    results = evaluate_run(arguments.run, load_data(run.data, run.routing.domains))
-    table = Table(title=f"Loss per token at step {results.step}")
-    for column in ("set", "before ablation", "ablated", "calibrated"):
-        table.add_column(column, justify="left" if column == "set" else "right")
-    for name, losses in results.losses.items():
-        table.add_row(name, *(f"{loss:.4f}" for loss in (losses.before, losses.ablated, losses.calibrated)))
+    names = [field.name for field in fields(MeasureOptions)]
+    options = MeasureOptions(**{name: getattr(arguments, name) for name in names})
     console = Console(soft_wrap=True)
-    console.print(table)
-    console.print(str(files.results_file), highlight=False)
+    chosen = [name for name in MEASURES if name in arguments.measures]
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=len(arguments.runs) * len(chosen))
+        for directory in arguments.runs:
+            bar.update(task, description=f"{directory}: loading")
+            subject = open_run(directory, source=arguments.data, step=arguments.step)
+            for name in chosen:
+                bar.update(task, description=f"{directory}: {name}")
+                measured = MEASURES[name](subject, options)
+                results = add_measures(subject.results_file, subject.provenance, {name: measured})
+                bar.advance(task)
+                bar.console.print(f"{directory}, step {subject.done.step}", highlight=False)
+                bar.console.print(TABLES[name](results.measures[name]))
+            bar.console.print(str(subject.results_file), highlight=False)
+    for spreads in seed_spreads(arguments.runs):
+        console.print(spread_table(spreads))
+    if arguments.surface:
+        _write_surface(arguments.runs, arguments.surface, arguments.roc, console)
     return 0
+
+
+def _write_surface(runs: Sequence[Path], out: Path, roc: Path | None, console: Console) -> None:
+    from excise.evals.measures import surface_of
+    from excise.evals.results import write_json
+    from excise.report.surface_plot import save_surface
+
+    surface = surface_of(runs, roc)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(surface, out / "surface.json")
+    plain = asdict(surface)
+    save_surface(plain["surface"], out / "surface.png", plain["on_roc"])
+    for name in ("surface.json", "surface.png"):
+        console.print(str(out / name), highlight=False)

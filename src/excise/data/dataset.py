@@ -1,5 +1,7 @@
 """The data of a run: prepared documents, labelled, filtered, in train, calibration and test sets."""
 
+import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +10,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from excise.config import override
 from excise.data.documents import BadRows
 from excise.data.noise import ADJACENT, OTHER, simulate_labels
 from excise.data.packing import Corpus
-from excise.data.shards import TOKENIZER, load_prepared
+from excise.data.shards import MANIFEST, TOKENIZER, load_prepared
 from excise.data.sources import EMBEDDED, TEST, TRAIN, SourceConfig, open_source
 from excise.data.tokenised import Column, Tokenised, tokenise
 from excise.data.tokens import Tokenizer, story_tokenizer
-from excise.labels import FIRST_DOMAIN_ID, RETAIN, RETAIN_ID, label_id, nearest
+from excise.files import sha256_of
+from excise.labels import FIRST_DOMAIN_ID, GROUPS, RETAIN, RETAIN_ID, label_id, nearest
 
 SHARES = ("undiscovered_share", "false_positive_rate", "retain_share", "adjacent_retain_share", "calibration_share")
 
@@ -66,31 +70,60 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class ForgetTokens:
+    """Predictions in the training documents that truly belong to a domain, by whether they are labelled so."""
+
+    labelled: int
+    unlabeled: int
+
+
+@dataclass(frozen=True)
 class Data:
     """Everything a run reads."""
 
     train: Corpus
     calibration: Mapping[str, Corpus]
-    """By set: `retain`, and each domain."""
+    """By set: `retain`, each domain, and `adjacent` and `general` where there are adjacent categories."""
     test: Mapping[str, Corpus]
-    """The same, and `adjacent` and `general` where there are adjacent categories."""
+    """The same sets."""
     tokenizer: Tokenizer
+    forget_tokens: Mapping[str, ForgetTokens]
+    """Of an epoch, by domain."""
+    sha256: str
+    """Of the whole source, whatever of it is filtered or held out."""
 
 
 def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     """The splits of a source; a domain without documents or an empty split is an error."""
-    splits, tokenizer = _splits(config)
+    splits, tokenizer, sha256 = _splits(config)
     if TEST not in splits:
         raise ValueError(f"{config.source} has no test documents; prepare it with a test_share above 0")
     _check_categories(config, splits, domains)
     train = splits[TRAIN]
     truth = _truth(train.categories, config, domains)
     corpus = _corpus(train, _labels(train, truth, config, domains), domains, given=config.labels == "given")
-    kept = corpus[~_filtered(corpus.labels, truth, config.filter)]
+    left = ~_filtered(corpus.labels, truth, config.filter)
+    kept = corpus[left]
     if not len(kept):
         raise ValueError(f"the train split is empty once data.filter={config.filter!r} is applied")
     calibration, test = _held_out(splits[TEST], config, domains)
-    return Data(kept, calibration, test, tokenizer)
+    return Data(kept, calibration, test, tokenizer, _forget_tokens(kept, truth[left], domains), sha256)
+
+
+def everything(config: DataConfig) -> DataConfig:
+    """The same source with nothing filtered and every document labelled as what it truly is."""
+    true = {"undiscovered_share": 0.0, "false_positive_rate": 0.0, "retain_share": 1.0, "adjacent_retain_share": 1.0}
+    return override(config, {"filter": "none", "labels": "simulated", **true})
+
+
+def true_sets(config: DataConfig, domains: Sequence[str], forget: Sequence[str]) -> tuple[Corpus, Corpus]:
+    """All training documents that truly belong to some of the domains, and all others."""
+    for domain in forget:
+        if domain not in domains:
+            raise ValueError(f"there is no domain {domain!r}; {nearest(domain, domains)}")
+    corpus = load_data(everything(config), domains).train
+    members = np.isin(corpus.labels, [label_id(domain, domains) for domain in forget])
+    return corpus[members], corpus[~members]
 
 
 def tokenizer_of(config: DataConfig) -> Tokenizer:
@@ -98,14 +131,32 @@ def tokenizer_of(config: DataConfig) -> Tokenizer:
     return story_tokenizer() if config.source in EMBEDDED else Tokenizer.load(Path(config.source) / TOKENIZER)
 
 
-def _splits(config: DataConfig) -> tuple[Mapping[str, Tokenised], Tokenizer]:
+def _splits(config: DataConfig) -> tuple[Mapping[str, Tokenised], Tokenizer, str]:
     if config.source not in EMBEDDED:
         prepared = load_prepared(Path(config.source))
-        return prepared.splits, prepared.tokenizer
+        return prepared.splits, prepared.tokenizer, sha256_of(Path(config.source) / MANIFEST)
     sizes = SourceConfig(n_stories=config.n_stories, n_test_stories=config.n_test_stories, seed=config.seed)
     source = open_source(config.source, sizes)
     tokenizer, bad = story_tokenizer(), BadRows(limit=0)
-    return {split: tokenise(list(bad.skip(read())), tokenizer) for split, read in source.splits.items()}, tokenizer
+    splits: dict[str, Tokenised] = {
+        split: tokenise(list(bad.skip(read())), tokenizer) for split, read in source.splits.items()
+    }
+    return (
+        splits,
+        tokenizer,
+        hashlib.sha256(b"".join(split.tokens[:].tobytes() for split in splits.values())).hexdigest(),
+    )
+
+
+def _forget_tokens(train: Corpus, truth: NDArray[np.int64], domains: Sequence[str]) -> dict[str, ForgetTokens]:
+    def count(members: NDArray[np.bool_]) -> int:
+        return int((train.lengths[members] - 1).sum())
+
+    labelled = train.labels >= FIRST_DOMAIN_ID
+    return {
+        domain: ForgetTokens(count((truth == number) & labelled), count((truth == number) & ~labelled))
+        for number, domain in enumerate(domains)
+    }
 
 
 def _domain_of(config: DataConfig, domains: Sequence[str]) -> dict[str, str]:
@@ -165,7 +216,8 @@ def _corpus(data: Tokenised, labels: NDArray[np.int8], domains: Sequence[str], *
     token_labels = None
     if given and data.token_labels:
         token_labels = data.token_labels.translate([label_id(name, domains) for name in data.token_labels.names])
-    return Corpus(data.tokens, np.cumsum(data.lengths) - data.lengths, data.lengths, labels, token_labels)
+    starts = np.cumsum(data.lengths) - data.lengths
+    return Corpus(data.tokens, starts, data.lengths, labels, token_labels, data.categories)
 
 
 def _filtered(labels: NDArray[np.int8], truth: NDArray[np.int64], which: str) -> NDArray[np.bool_]:
@@ -191,15 +243,23 @@ def _held_out(
     sets = {RETAIN: truth < 0} | {domain: truth == number for number, domain in enumerate(domains)}
     for name, members in sets.items():
         for_calibration[_first_share(name, np.flatnonzero(members), config)] = True
-    calibration = {name: corpus[members & for_calibration] for name, members in sets.items()}
     if config.adjacent:
         of_category = np.array([name in config.general for name in data.categories.names])[data.categories.index]
-        sets |= {"adjacent": truth == ADJACENT, "general": of_category if config.general else truth == OTHER}
+        sets |= dict(zip(GROUPS, (truth == ADJACENT, of_category if config.general else truth == OTHER), strict=True))
+    calibration = {name: corpus[members & for_calibration] for name, members in sets.items()}
     test = {name: corpus[members & ~for_calibration] for name, members in sets.items()}
-    for name, tested in test.items():
-        if not len(tested):
-            raise ValueError(f"no test document of {name!r} is left; prepare the data with more test documents")
+    _check_test(test, config)
     return calibration, test
+
+
+def _check_test(test: Mapping[str, Corpus], config: DataConfig) -> None:
+    counts = Counter[str]()
+    for corpus in test.values():
+        counts.update(corpus.categories.counts())
+    named = (*config.adjacent, *config.general, *(entry.partition("=")[2] for entry in config.forget))
+    empty = [name for name, tested in test.items() if not len(tested)] or [c for c in named if not counts[c]]
+    if empty:
+        raise ValueError(f"no test document of {empty[0]!r} is left; prepare the data with more test documents")
 
 
 def _first_share(name: str, members: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:

@@ -5,15 +5,21 @@ yielded as a `BadRow`, for whoever reads to count; a damaged file is an error.
 """
 
 import gzip
+import importlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from excise.extras import needs
 from excise.labels import UNLABELED
+
+fast_loads: Callable[[bytes], Any] = json.loads
+with suppress(ImportError):  # it comes with the `data` extra, and nothing depends on it but speed
+    fast_loads = importlib.import_module("orjson").loads
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,20 @@ def read_jsonl(path: Path, fields: Fields) -> Rows:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = _parse(line)
         except UnicodeDecodeError:
             yield BadRow(where, "is not UTF-8")
         except json.JSONDecodeError:
             yield BadRow(where, "is not JSON")
         else:
             yield document_of(row, fields, where) if isinstance(row, dict) else BadRow(where, "is not a JSON object")
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return fast_loads(line)
+    except json.JSONDecodeError:
+        return json.loads(line)  # which reads more, and tells encodings from syntax
 
 
 def read_parquet(path: Path, fields: Fields) -> Rows:

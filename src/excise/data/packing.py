@@ -6,7 +6,7 @@ gives every document the loss that it has alone. No target crosses a document, a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, is_tensor
 
-from excise.data.tokenised import Slices
+from excise.data.tokenised import Column, Slices
 from excise.labels import UNLABELED_ID
 
 IGNORED = -100
 """The target of a padded position."""
+NO_CATEGORIES = Column((), np.zeros(0, np.uint8))
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Corpus:
     """One per document."""
     token_labels: Slices | None = None
     """One per token, where some documents mix labels."""
+    categories: Column = NO_CATEGORIES
+    """What each document is truly about, where that is known."""
 
     @staticmethod
     def of(documents: Sequence[Sequence[int]], labels: Sequence[int | Sequence[int]]) -> "Corpus":
@@ -54,7 +57,14 @@ class Corpus:
 
     def __getitem__(self, chosen: NDArray[Any]) -> "Corpus":
         """Some of the documents; no token is copied."""
-        return replace(self, starts=self.starts[chosen], lengths=self.lengths[chosen], labels=self.labels[chosen])
+        categories = self.categories[chosen] if self.categories.names else self.categories
+        return replace(
+            self,
+            starts=self.starts[chosen],
+            lengths=self.lengths[chosen],
+            labels=self.labels[chosen],
+            categories=categories,
+        )
 
     @property
     def n_predicted(self) -> int:
@@ -230,8 +240,9 @@ def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], conte
     )
 
 
-def evaluation_batches(corpus: Corpus, context: int, rows_per_batch: int) -> list[Batch]:
-    """Every pair of a corpus once, packed."""
+def evaluation_batches(corpus: Corpus, context: int, rows_per_batch: int) -> Iterator[Batch]:
+    """Every pair of a corpus once, packed; `documents` are the pieces of the corpus cut to this context."""
     pieces = cut(corpus, context)
     rows = pack(pieces.length, context)
-    return [collate(corpus, pieces, rows[i : i + rows_per_batch], context) for i in range(0, len(rows), rows_per_batch)]
+    for i in range(0, len(rows), rows_per_batch):
+        yield collate(corpus, pieces, rows[i : i + rows_per_batch], context)

@@ -38,6 +38,9 @@ class Column:
         indices = [np.array([number[name] for name in column.names], kind)[column.index] for column in columns]
         return Column(names, np.concatenate(indices) if indices else np.zeros(0, kind))
 
+    def __getitem__(self, chosen: NDArray[Any]) -> "Column":
+        return Column(self.names, self.index[chosen])
+
     def translate(self, numbers: Sequence[int]) -> NDArray[np.int8]:
         """The column with the numbers given for its names."""
         translated: NDArray[np.int8] = np.array(numbers, np.int8)[self.index]

@@ -32,19 +32,18 @@ STORIES_TO_TRAIN_ON = 10_000
 class Tokenizer:
     """Text to token ids and back, with one special token that stands between documents."""
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        end_of_text = inner.token_to_id(END_OF_TEXT)
-        if end_of_text is None:
+    def __init__(self, content: dict[str, Any]) -> None:
+        """The tokenizer that a `tokenizer.json` with this content describes."""
+        self._content = content
+        self._fast = _fast_encoding(content)
+        special = [token["id"] for token in content["added_tokens"] if token["content"] == END_OF_TEXT]
+        if not special:
             raise ValueError(
                 f"the tokenizer has no {END_OF_TEXT} token to separate documents; add it and save it again"
             )
-        self.end_of_text: int = end_of_text
-        self.vocabulary_size: int = inner.get_vocab_size()
-        self._inner = inner
-        # A document that happens to contain the separator must not end there, so it is encoded as plain text.
-        self._inner.encode_special_tokens = True
-        self._content: dict[str, Any] = json.loads(inner.to_str())
-        self._fast = _fast_encoding(self._content)
+        self.end_of_text: int = special[0]
+        # HuggingFace's takes a while to load, and is rarely needed where the fast one does the same.
+        self.vocabulary_size: int = _vocabulary_size(content) if self._fast else self._inner.get_vocab_size()
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -52,9 +51,19 @@ class Tokenizer:
         if not path.is_file():
             raise ValueError(f"there is no tokenizer at {path}; give the path of a tokenizer.json")
         try:
-            return cls(tokenizers.Tokenizer.from_buffer(path.read_bytes()))
-        except ValueError as error:
+            return cls(json.loads(path.read_bytes()))
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} cannot be used: {error}") from error
+
+    @cached_property
+    def _inner(self) -> tokenizers.Tokenizer:
+        try:
+            inner = tokenizers.Tokenizer.from_str(self._canonical_json)
+        except Exception as error:  # which is the only kind that tokenizers raises
+            raise ValueError(error) from None
+        # A document that happens to contain the separator must not end there, so it is encoded as plain text.
+        inner.encode_special_tokens = True
+        return inner
 
     def save(self, path: Path) -> None:
         """Writes the canonical JSON, the one that `sha256` is the digest of."""
@@ -106,10 +115,14 @@ def _fast_encoding(content: dict[str, Any]) -> tuple[tiktoken.Encoding, NDArray[
     written = [*_byte_characters(), *("".join(pair) for pair in pairs)]
     if len(set(written)) != len(written) or not set(written) <= set(model["vocab"]):
         return None
-    byte_of = {character: byte for byte, character in enumerate(_byte_characters())}
-    ranks = {bytes(byte_of[c] for c in token): rank for rank, token in enumerate(written)}
+    latin = str.maketrans({character: chr(byte) for byte, character in enumerate(_byte_characters())})
+    ranks = {token.translate(latin).encode("latin-1"): rank for rank, token in enumerate(written)}
     encoding = tiktoken.Encoding("byte-level", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
     return encoding, np.array([model["vocab"][token] for token in written], np.uint32)
+
+
+def _vocabulary_size(content: dict[str, Any]) -> int:
+    return len(content["model"]["vocab"].keys() | {token["content"] for token in content["added_tokens"]})
 
 
 def _byte_characters() -> list[str]:
@@ -144,7 +157,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tokenizer:
         vocab_size=vocabulary_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
     )
     inner.train_from_iterator(texts, trainer)
-    return Tokenizer(inner)
+    return Tokenizer(json.loads(inner.to_str()))
 
 
 def train_story_tokenizer() -> Tokenizer:

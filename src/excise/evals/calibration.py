@@ -14,7 +14,7 @@ from torch import Tensor
 
 from excise.data.packing import IGNORED, Corpus
 from excise.evals.losses import batches_of, without_modules
-from excise.labels import RETAIN
+from excise.labels import GROUPS, RETAIN, nearest
 from excise.model.gpt import GPT
 
 Calibrate = Callable[[GPT, Mapping[str, Corpus], Sequence[str], int], Tensor]
@@ -36,21 +36,26 @@ def calibrate(
     removed: Sequence[str],
     context: int,
     *,
-    alpha: float = ALPHA,
+    weights: Mapping[str, float] | None = None,
     iterations: int = 40,
     rows_per_set: int = ROWS_PER_SET,
 ) -> Tensor:
-    """The bias (V) fitted on these sets, of which `retain` weighs alpha and every domain 1.
+    """The bias (V) fitted on these sets, of which `retain` weighs alpha and every domain 1 where no weights are given.
+
+    Weights of their own for `adjacent` and `general` data replace that of `retain`.
 
     Of a larger set, `rows_per_set` predictions are drawn from all over it: those of one document are much alike, so few
     from many documents tell more than many from few. With fewer predictions than some ten for each token of the
     vocabulary the bias fits their chance, and the losses on other documents rise.
     """
-    hidden, targets, weights = _gather(model, sets, removed, context, alpha, rows_per_set)
+    of_set = weights or {name: ALPHA if name == RETAIN else 1.0 for name in sets if name not in GROUPS}
+    if unknown := [name for name in of_set if name not in sets]:
+        raise ValueError(f"there is no set {unknown[0]!r} to calibrate on; {nearest(unknown[0], sets)}")
+    hidden, targets, row_weights = _gather(model, sets, removed, context, of_set, rows_per_set)
     chunks = _probabilities(model, hidden, removed)
-    wanted = torch.zeros(model.config.vocabulary_size, device=hidden.device).index_add_(0, targets, weights)
+    wanted = torch.zeros(model.config.vocabulary_size, device=hidden.device).index_add_(0, targets, row_weights)
     parts: list[tuple[Callable[[], Tensor], Tensor, Tensor]] = [
-        (chunk, targets[i : i + CHUNK], weights[i : i + CHUNK])
+        (chunk, targets[i : i + CHUNK], row_weights[i : i + CHUNK])
         for chunk, i in zip(chunks, range(0, len(targets), CHUNK), strict=True)
     ]
     log_p = torch.cat([chunk().gather(-1, t.unsqueeze(-1)).squeeze(-1).log() for chunk, t, _ in parts])
@@ -58,7 +63,7 @@ def calibrate(
     def loss_and_expected(shift: Tensor) -> tuple[Tensor, Tensor]:
         """The objective, and how often each token is expected (V), which the optimum makes equal to `wanted`."""
         factor, expected = shift.exp(), torch.zeros_like(shift)
-        loss = L2 / 2 * shift.double().square().sum() - (weights.double() * (log_p + shift[targets])).sum()
+        loss = L2 / 2 * shift.double().square().sum() - (row_weights.double() * (log_p + shift[targets])).sum()
         for chunk, _, w in parts:
             p = chunk()  # N V
             normaliser = p @ factor  # N
@@ -66,7 +71,7 @@ def calibrate(
             expected += (w / normaliser) @ p
         return loss, expected * factor
 
-    rare = alpha / len(targets)
+    rare = max(of_set.values()) / len(targets)
     shift = torch.zeros_like(wanted)
     for _ in range(SCALINGS):
         _, expected = loss_and_expected(shift)
@@ -89,7 +94,7 @@ def calibrate(
 
 def _probabilities(model: GPT, hidden: Tensor, removed: Sequence[str]) -> list[Callable[[], Tensor]]:
     """What the model predicts without a bias (N V), a chunk at a time."""
-    route = without_modules(removed)
+    route = without_modules(model, removed)
 
     def compute(rows: Tensor) -> Tensor:
         return model.logits(rows, route).float().softmax(-1)
@@ -104,20 +109,24 @@ def _probabilities(model: GPT, hidden: Tensor, removed: Sequence[str]) -> list[C
 
 
 def _gather(
-    model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], context: int, alpha: float, rows_per_set: int
+    model: GPT,
+    sets: Mapping[str, Corpus],
+    removed: Sequence[str],
+    context: int,
+    of_set: Mapping[str, float],
+    limit: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the output head reads (N D), targets (N) and weights (N) that add up to alpha or 1 per set."""
-    route = without_modules(removed)
+    """What the output head reads (N D), targets (N) and weights (N), which add up to its weight in every set."""
+    route = without_modules(model, removed)
     hidden, targets, weights = [], [], []
-    for name, corpus in sets.items():
-        of_set, wanted = [], []
-        for batch in batches_of(model, corpus, context):
-            predicted = batch.targets != IGNORED
+    for name, weight in of_set.items():
+        drawn = torch.randperm(sets[name].n_predicted, generator=torch.Generator().manual_seed(0))[:limit]
+        chosen = torch.zeros(sets[name].n_predicted, dtype=torch.bool).index_fill_(0, drawn, True)
+        for batch in batches_of(model, sets[name], context):
             h = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
-            of_set.append(h[predicted])
-            wanted.append(batch.targets[predicted])
-        drawn = torch.randperm(corpus.n_predicted, generator=torch.Generator().manual_seed(0))[:rows_per_set]
-        hidden.append(torch.cat(of_set)[drawn])
-        targets.append(torch.cat(wanted)[drawn])
-        weights.append(torch.full((len(drawn),), (alpha if name == RETAIN else 1.0) / len(drawn)))
+            here, chosen = chosen.split([batch.n_predicted, len(chosen) - batch.n_predicted])  # type: ignore[no-untyped-call]
+            predicted, here = batch.targets != IGNORED, here.to(h.device)
+            hidden.append(h[predicted][here])
+            targets.append(batch.targets[predicted][here])
+        weights.append(torch.full((len(drawn),), weight / len(drawn)))
     return torch.cat(hidden), torch.cat(targets), torch.cat(weights).to(hidden[0].device)

@@ -1,18 +1,32 @@
-"""Loss per token on held-out text: a sum over tokens and a count, divided once."""
+"""Loss per token on held-out text: a sum over tokens and a count, divided once.
 
-from collections.abc import Mapping, Sequence
+Documents are packed as in training, and the loss of each is kept apart, so that one pass over the text gives the losses
+of sets that overlap, of every category, and their confidence intervals.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from excise.data.packing import Batch, Corpus, evaluation_batches
-from excise.labels import forget_part
+from excise.data.packing import IGNORED, Batch, Corpus, cut, evaluation_batches
+from excise.evals.intervals import Interval, percentiles, resampled_means
+from excise.labels import forget_part, nearest
 from excise.model.gpt import GPT
 from excise.routing.route import Route, single_route
 from excise.routing.rules import Effect
 
 ROWS_PER_BATCH = 16
+CHUNK = 1024
+"""Predictions whose logits are in memory at a time."""
+STAGES = ("before", "ablated", "calibrated")
+
+Biases = Sequence[Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -27,12 +41,32 @@ class Loss:
         return self.total / self.n_tokens
 
 
-def without_modules(domains: Sequence[str]) -> Route:
+@dataclass(frozen=True)
+class DocumentLosses:
+    """Sums over the predicted tokens of each document (N x S, for S ways to predict them), and their numbers."""
+
+    totals: NDArray[np.float64]
+    n_tokens: NDArray[np.int64]
+
+    def __getitem__(self, members: NDArray[Any]) -> "DocumentLosses":
+        return DocumentLosses(self.totals[members], self.n_tokens[members])
+
+    @property
+    def means(self) -> list[float]:
+        return [float(total) for total in self.totals.sum(0) / self.n_tokens.sum()]
+
+    def resampled(self) -> NDArray[np.float64]:
+        return resampled_means(self.totals, self.n_tokens)
+
+
+def without_modules(model: GPT, domains: Sequence[str]) -> Route:
     """A route under which the modules of these domains do not exist, which equals ablating them."""
+    for domain in domains:
+        if domain not in model.partition.domains:
+            raise ValueError(f"the model has no module {domain!r}; {nearest(domain, model.partition.domains)}")
     return single_route(Effect(hide=frozenset(forget_part(domain) for domain in domains)))
 
 
-@torch.no_grad()
 def evaluate(
     model: GPT,
     corpus: Corpus,
@@ -40,23 +74,57 @@ def evaluate(
     removed: Sequence[str] = (),
     bias: Tensor | None = None,
     context: int | None = None,
+    autocast: AbstractContextManager[None] | None = None,
 ) -> Loss:
     """The loss of a model on a corpus, with some modules removed and a bias added to the logits."""
-    route = without_modules(removed)
-    total, n_tokens = 0.0, 0
+    losses = document_losses(model, corpus, removed=removed, biases=[bias], context=context, autocast=autocast)
+    return Loss(float(losses.totals.sum()), int(losses.n_tokens.sum()))
+
+
+@torch.no_grad()
+def document_losses(
+    model: GPT,
+    corpus: Corpus,
+    *,
+    removed: Sequence[str] = (),
+    biases: Biases = (None,),
+    context: int | None = None,
+    autocast: AbstractContextManager[None] | None = None,
+) -> DocumentLosses:
+    """The losses of each document, with some modules removed and each of the biases added to the logits in turn."""
+    if not corpus.n_predicted:
+        raise ValueError("there is nothing to evaluate: the set of documents is empty")
+    pieces, route = cut(corpus, context or model.config.context), without_modules(model, removed)
+    device = next(model.parameters()).device
+    totals = torch.zeros(len(biases), len(pieces), dtype=torch.float64, device=device)
     for batch in batches_of(model, corpus, context):
-        hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
-        losses, _ = model.losses(hidden, batch.targets, torch.ones_like(hidden[..., 0]), route, bias)
-        total += losses.item()
-        n_tokens += batch.n_predicted
-    return Loss(total, n_tokens)
+        with autocast or nullcontext():
+            losses = token_losses(model, batch, route, biases)
+        totals.index_add_(1, batch.documents[batch.targets != IGNORED], losses.double())
+    of_documents = np.zeros((len(corpus), len(biases)))
+    np.add.at(of_documents, pieces.document, totals.T.cpu().numpy())
+    return DocumentLosses(of_documents, corpus.lengths - 1)
 
 
-def batches_of(model: GPT, corpus: Corpus, context: int | None = None) -> list[Batch]:
+def token_losses(model: GPT, batch: Batch, route: Route, biases: Biases = (None,)) -> Tensor:
+    """The loss of every prediction of a batch with each of the biases (S x N)."""
+    predicted = batch.targets != IGNORED
+    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
+    rows, targets = hidden[predicted], batch.targets[predicted].unsqueeze(-1)
+    chunks = []
+    for first in range(0, len(rows), CHUNK):
+        here = slice(first, first + CHUNK)
+        logits = model.logits(rows[here], route).float()
+        biased = (logits if bias is None else logits + bias for bias in biases)
+        chunks.append(torch.stack([(x.logsumexp(-1) - x.gather(-1, targets[here]).squeeze(-1)) for x in biased]))
+    return torch.cat(chunks, -1)
+
+
+def batches_of(model: GPT, corpus: Corpus, context: int | None = None) -> Iterator[Batch]:
     """Every pair of a corpus once, in rows of this many pairs, or of as many as the model takes."""
     device = next(model.parameters()).device
-    batches = evaluation_batches(corpus, context or model.config.context, ROWS_PER_BATCH)
-    return [batch.to(device) for batch in batches]
+    for batch in evaluation_batches(corpus, context or model.config.context, ROWS_PER_BATCH):
+        yield batch.to(device)
 
 
 @dataclass(frozen=True)
@@ -71,15 +139,81 @@ class AblationLosses:
     """With the modules removed and a bias on the logits fitted (appendix I)."""
 
 
+@dataclass(frozen=True)
+class SetLosses(AblationLosses):
+    """The same with 95 % intervals over documents."""
+
+    intervals: Mapping[str, Interval]
+    """By stage: `before`, `ablated`, `calibrated`."""
+    n_documents: int
+    n_tokens: int
+
+    @staticmethod
+    def of(losses: DocumentLosses) -> "SetLosses":
+        return SetLosses.mean_over([losses])
+
+    @staticmethod
+    def mean_over(categories: Sequence[DocumentLosses]) -> "SetLosses":
+        """The mean over categories, each weighing the same, which is what the paper reports for Wikipedia."""
+        before, ablated, calibrated = np.mean([losses.means for losses in categories], 0).tolist()
+        resampled = np.mean([losses.resampled() for losses in categories], 0)
+        return SetLosses(
+            before,
+            ablated,
+            calibrated,
+            intervals=dict(zip(STAGES, percentiles(resampled), strict=True)),
+            n_documents=sum(len(losses.n_tokens) for losses in categories),
+            n_tokens=sum(int(losses.n_tokens.sum()) for losses in categories),
+        )
+
+
+def stage_losses(
+    model: GPT,
+    sets: Mapping[str, Corpus],
+    removed: Sequence[str],
+    bias: Tensor,
+    context: int | None = None,
+    autocast: AbstractContextManager[None] | None = None,
+) -> dict[str, DocumentLosses]:
+    """Losses of every document before ablation, after it, and after calibration, by set.
+
+    A set that is part of one before it, as adjacent categories are of the retain data, costs nothing.
+    """
+
+    def losses_on(corpus: Corpus) -> DocumentLosses:
+        after = document_losses(model, corpus, removed=removed, biases=[None, bias], context=context, autocast=autocast)
+        before = document_losses(model, corpus, context=context, autocast=autocast) if removed else after
+        return DocumentLosses(np.concatenate([before.totals[:, :1], after.totals], 1), after.n_tokens)
+
+    found: dict[str, DocumentLosses] = {}
+    for name, corpus in sets.items():
+        larger = next((other for other in found if is_part(corpus, sets[other])), None)
+        found[name] = found[larger][places(corpus, sets[larger])] if larger else losses_on(corpus)
+        if not np.isfinite(found[name].totals).all():
+            raise ValueError(f"the model's losses on {name!r} are not finite, so it cannot be evaluated")
+    return found
+
+
+def is_part(corpus: Corpus, other: Corpus) -> bool:
+    """Whether all documents of a corpus are in another."""
+    return corpus.tokens is other.tokens and bool(np.isin(corpus.starts, other.starts).all())
+
+
+def places(corpus: Corpus, other: Corpus) -> NDArray[np.int64]:
+    """Where each document of a corpus stands in another that holds it."""
+    order = np.argsort(other.starts)
+    found: NDArray[np.int64] = order[np.searchsorted(other.starts, corpus.starts, sorter=order)]
+    return found
+
+
 def ablation_losses(
-    model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], bias: Tensor, context: int | None = None
+    model: GPT,
+    sets: Mapping[str, Corpus],
+    removed: Sequence[str],
+    bias: Tensor,
+    context: int | None = None,
+    autocast: AbstractContextManager[None] | None = None,
 ) -> dict[str, AblationLosses]:
     """Losses on every set before ablation, after it, and after calibration."""
-
-    def losses(corpus: Corpus) -> AblationLosses:
-        before = evaluate(model, corpus, context=context).mean
-        ablated = evaluate(model, corpus, removed=removed, context=context).mean if removed else before
-        calibrated = evaluate(model, corpus, removed=removed, bias=bias, context=context).mean
-        return AblationLosses(before, ablated, calibrated)
-
-    return {name: losses(corpus) for name, corpus in sets.items()}
+    found = stage_losses(model, sets, removed, bias, context, autocast)
+    return {name: AblationLosses(*losses.means) for name, losses in found.items()}

@@ -1,4 +1,9 @@
-"""Typed results, written as JSON; every table, picture and page is made from these files only."""
+"""Typed results, written as JSON; every table, picture and page is made from these files only.
+
+A run's results.json holds where its numbers come from, and one entry for each measure taken of it:
+
+    {"provenance": {...}, "measures": {"losses": {...}, "leakage": {...}}}
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,23 +11,65 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from excise.evals.losses import AblationLosses
+from excise.data.dataset import ForgetTokens
+from excise.evals.losses import SetLosses
+from excise.files import write_whole
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What every number of a run can be traced to."""
+
+    run: str
+    """The name of its directory."""
+    step: int
+    checkpoint_sha256: str
+    """Of the checkpoint's manifest, which lists the digests of all its files."""
+    tokens: int
+    """Predicted tokens trained on."""
+    seconds: float
+    """Spent on training."""
+    parameters: int
+    seed: int
+    evaluated_on_sha256: str
+    data_sha256: str
+    """Of the data that it was trained on."""
+    tokenizer_sha256: str
+    precision: str
+    excise: str
+    torch: str
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The losses of a run, each before ablation, after it, and calibrated."""
+
+    sets: Mapping[str, SetLosses]
+    """By set: `retain`, each domain, and `adjacent` and `general` where there are adjacent categories."""
+    categories: Mapping[str, SetLosses]
+    category_means: Mapping[str, SetLosses]
+    """By set, the mean over its categories."""
+    removed: Sequence[str]
+    """Modules that are gone in the ablated and calibrated losses."""
+    forget_tokens: Mapping[str, ForgetTokens]
+    """Predictions of each domain seen in training, all epochs together."""
 
 
 @dataclass(frozen=True)
 class RunResults:
-    """What is known of one finished run."""
+    """What an evaluation without further wishes finds."""
 
-    losses: Mapping[str, AblationLosses]
-    """By set: `retain`, and each domain."""
-    removed: Sequence[str]
-    """Modules that are gone in the ablated and calibrated losses."""
-    step: int
-    tokens: int
-    """Predicted tokens trained on."""
-    seconds: float
-    parameters: int
-    tokenizer_sha256: str
+    provenance: Provenance
+    losses: Losses
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number over several runs that differ only in their seeds."""
+
+    mean: float
+    standard_deviation: float
+    n_runs: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +99,60 @@ def recovered(loss: float, *, data_filter: float, perfect_filter: float) -> floa
 
 
 def write_json(results: Any, path: Path) -> None:
-    """Write results; the file appears only when it is complete."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(asdict(results), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Write results; the file appears only when it is complete, and never with a number that is none."""
+    text = json.dumps(asdict(results), indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, f"{text}\n".encode())
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that is known of a run."""
+
+    provenance: Provenance
+    measures: Mapping[str, Any]
+    """As plain values."""
+
+
+def read_results(path: Path) -> Results:
+    """The results in a file; what is not there or not whole is an error that says what to do."""
+    if not path.exists():
+        raise ValueError(f"{path.parent} has not been evaluated yet; do that first: excise evaluate {path.parent}")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return Results(Provenance(**values["provenance"]), dict(values["measures"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); delete it and evaluate the run again") from None
+
+
+def losses_in(results: Results) -> Losses:
+    """The losses among the results of a run."""
+    if "losses" not in results.measures:
+        raise ValueError(f"{results.provenance.run} has no losses among its results; evaluate it again")
+
+    def sets(of: Mapping[str, Any]) -> dict[str, SetLosses]:
+        return {name: SetLosses(**losses) for name, losses in of.items()}
+
+    values = results.measures["losses"]
+    tables = {name: sets(values[name]) for name in ("sets", "categories", "category_means")}
+    seen = {domain: ForgetTokens(**of) for domain, of in values["forget_tokens"].items()}
+    return Losses(**tables, removed=tuple(values["removed"]), forget_tokens=seen)
+
+
+def add_measures(path: Path, provenance: Provenance, measures: Mapping[str, Any]) -> Results:
+    """Write measures of a run beside those that were taken before of the same checkpoint on the same data."""
+    before = read_results(path) if path.exists() else Results(provenance, {})
+    kept = before.measures if same_source(before.provenance, provenance) else {}
+    new = {name: plain(measured) for name, measured in measures.items()}
+    results = Results(provenance, {**kept, **new})
+    write_json(results, path)
+    return results
+
+
+def plain(measured: Any) -> Any:
+    """A result, or a list of them, as JSON has it."""
+    return [asdict(one) for one in measured] if isinstance(measured, list) else asdict(measured)
+
+
+def same_source(mine: Provenance, other: Provenance) -> bool:
+    names = ("checkpoint_sha256", "evaluated_on_sha256")
+    return all(getattr(mine, name) == getattr(other, name) for name in names)

@@ -1,31 +1,170 @@
-"""Evaluate a finished run: its losses before ablation, after it, and calibrated."""
+"""Measure a run: open it once, with its data, and take any of the measures of this package."""
 
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 
-from excise.data.dataset import Data
+import numpy as np
+from torch import Tensor
+
+from excise.config import override
+from excise.data.dataset import Data, ForgetTokens, load_data
+from excise.data.packing import Corpus
 from excise.evals.calibration import Calibrate, calibrate
-from excise.evals.losses import ablation_losses
-from excise.evals.results import RunResults, write_json
-from excise.model.gpt import n_parameters
-from excise.train.release import load_run
-from excise.train.run import RunDirectory
+from excise.evals.losses import STAGES, DocumentLosses, SetLosses, is_part, stage_losses
+from excise.evals.results import Losses, Provenance, RunResults, Spread, add_measures, losses_in, read_results
+from excise.files import sha256_of
+from excise.model.gpt import GPT, n_parameters
+from excise.train.checkpoint import MANIFEST, Done
+from excise.train.loop import autocast, pick_precision
+from excise.train.release import find_checkpoint, load_run
+from excise.train.run import RunConfig, RunDirectory
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run at one of its checkpoints, and the documents that it is measured on."""
+
+    directory: Path
+    config: RunConfig
+    model: GPT
+    done: Done
+    data: Data
+    calibrate: Calibrate = calibrate
+
+    @property
+    def removed(self) -> Sequence[str]:
+        """The modules that ablation removes."""
+        return self.model.partition.domains
+
+    @property
+    def context(self) -> int:
+        return self.config.batch.context
+
+    @property
+    def autocast(self) -> AbstractContextManager[None]:
+        """The precision that the run was trained in."""
+        return autocast(self.config.train, next(self.model.parameters()).device)
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """The logit bias of the ablated model (appendix I)."""
+        with self.autocast:
+            return self.calibrate(self.model, self.data.calibration, self.removed, self.context)
+
+    @property
+    def results_file(self) -> Path:
+        """results.json, or where an earlier checkpoint was asked for, a file of its own."""
+        file = RunDirectory(self.directory).results_file
+        latest = find_checkpoint(self.directory) == find_checkpoint(self.directory, self.done.step)
+        return file if latest else file.with_stem(f"results-step-{self.done.step}")
+
+    @property
+    def provenance(self) -> Provenance:
+        digests = RunDirectory(self.directory).digests()
+        return Provenance(
+            run=self.directory.resolve().name,
+            step=self.done.step,
+            checkpoint_sha256=sha256_of(find_checkpoint(self.directory, self.done.step) / MANIFEST),
+            tokens=self.done.tokens,
+            seconds=self.done.seconds,
+            parameters=n_parameters(self.model),
+            seed=self.config.train.seed,
+            evaluated_on_sha256=self.data.sha256,
+            data_sha256=digests.data_sha256,
+            tokenizer_sha256=digests.tokenizer_sha256,
+            precision=pick_precision(self.config.train.precision, next(self.model.parameters()).device),
+            excise=version("excise"),
+            torch=version("torch"),
+        )
+
+
+def open_run(
+    directory: Path,
+    data: Data | None = None,
+    *,
+    source: str = "",
+    step: int | None = None,
+    calibrate: Calibrate = calibrate,
+) -> Subject:
+    """A run with its own data, with those of another source, or with data that are loaded already."""
+    files = RunDirectory(directory)
+    config = files.config()
+    model, done = load_run(directory, step=step)
+    if data is None:
+        data = load_data(override(config.data, {"source": source or config.data.source}), config.routing.domains)
+    if data.tokenizer.sha256 != files.digests().tokenizer_sha256:
+        raise ValueError(f"{directory} was trained with another tokenizer than the one of {source or 'these data'}")
+    return Subject(directory, config, model, done, data, calibrate)
+
+
+def losses(subject: Subject) -> Losses:
+    """The losses on every set and category, before ablation, after it, and calibrated."""
+    test = subject.data.test
+    found = stage_losses(subject.model, test, subject.removed, subject.bias, subject.context, subject.autocast)
+    by_category = {name: of_categories(test[name], documents) for name, documents in found.items()}
+    base = [name for name in test if not any(is_part(test[name], test[other]) for other in test if other != name)]
+    return Losses(
+        sets={name: SetLosses.of(documents) for name, documents in found.items()},
+        categories={c: SetLosses.of(documents) for name in base for c, documents in by_category[name].items()},
+        category_means={name: SetLosses.mean_over(list(parts.values())) for name, parts in by_category.items()},
+        removed=subject.removed,
+        forget_tokens=seen_in_training(subject.data, subject.done.tokens),
+    )
+
+
+def of_categories(corpus: Corpus, losses: DocumentLosses) -> dict[str, DocumentLosses]:
+    """The losses of the documents of each category that a set holds."""
+    columns = corpus.categories
+    return {name: losses[columns.index == i] for i, name in enumerate(columns.names) if np.any(columns.index == i)}
+
+
+def seen_in_training(data: Data, tokens: int) -> dict[str, ForgetTokens]:
+    """Predictions of each domain in so many tokens of training."""
+    epochs = tokens / data.train.n_predicted
+    return {
+        domain: ForgetTokens(round(of.labelled * epochs), round(of.unlabeled * epochs))
+        for domain, of in data.forget_tokens.items()
+    }
+
+
+@dataclass(frozen=True)
+class SeedSpreads:
+    """The losses of runs that differ only in their seeds."""
+
+    runs: Sequence[str]
+    sets: Mapping[str, Mapping[str, Spread]]
+    """By set, then by stage."""
+
+
+def seed_spreads(directories: Sequence[Path]) -> list[SeedSpreads]:
+    """Mean and deviation over seeds of the evaluated runs among these, for every configuration with several."""
+    groups: dict[RunConfig, list[Path]] = {}
+    for directory in directories:
+        files = RunDirectory(directory)
+        if files.results_file.exists() and "losses" in read_results(files.results_file).measures:
+            same = override(files.config(), {"train.seed": 0, "data.seed": 0})
+            groups.setdefault(same, []).append(directory)
+    return [_spread(group) for group in groups.values() if len(group) > 1]
+
+
+def _spread(directories: Sequence[Path]) -> SeedSpreads:
+    found = [losses_in(read_results(RunDirectory(directory).results_file)).sets for directory in directories]
+
+    def spread(name: str, stage: str) -> Spread:
+        values = [getattr(of_run[name], stage) for of_run in found]
+        return Spread(float(np.mean(values)), float(np.std(values, ddof=1)), len(values))
+
+    sets = {name: {stage: spread(name, stage) for stage in STAGES} for name in found[0]}
+    return SeedSpreads([directory.name for directory in directories], sets)
 
 
 def evaluate_run(directory: Path, data: Data, calibrate: Calibrate = calibrate) -> RunResults:
     """Losses of a run's latest checkpoint, also written to its results.json."""
-    files = RunDirectory(directory)
-    context = files.config().batch.context
-    model, done = load_run(directory)
-    removed = model.partition.domains
-    bias = calibrate(model, data.calibration, removed, context)
-    results = RunResults(
-        losses=ablation_losses(model, data.test, removed, bias, context),
-        removed=removed,
-        step=done.step,
-        tokens=done.tokens,
-        seconds=done.seconds,
-        parameters=n_parameters(model),
-        tokenizer_sha256=data.tokenizer.sha256,
-    )
-    write_json(results, files.results_file)
+    subject = open_run(directory, data, calibrate=calibrate)
+    results = RunResults(subject.provenance, losses(subject))
+    add_measures(RunDirectory(directory).results_file, results.provenance, {"losses": results.losses})
     return results

@@ -1,13 +1,53 @@
-"""Continuations of a prompt, by the full and by the ablated model."""
+"""Continuations of prompts, by the full, the ablated and the filtered model; beyond the paper, which has losses only."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from excise.data.tokens import Tokenizer
 from excise.evals.losses import without_modules
+from excise.labels import nearest
 from excise.model.gpt import GPT
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """What several models write after one prompt."""
+
+    prompt: str
+    seed: int
+    written: Mapping[str, str]
+
+
+def continuations(
+    models: Mapping[str, GPT],
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    *,
+    removed: Mapping[str, Sequence[str]] | None = None,
+    n_tokens: int = 60,
+    temperature: float = 0.7,
+    top_k: int = 40,
+    seed: int = 0,
+) -> list[Continuations]:
+    """Each prompt continued by each model, some with modules `removed`; all models share the seed of a prompt.
+
+    The first prompt has the seed given, the second the next one, and so on.
+    """
+    modules = removed or {}
+    for name in modules:
+        if name not in models:
+            raise ValueError(f"removed names the model {name!r}; {nearest(name, models)}")
+    write = partial(continue_text, tokenizer=tokenizer, n_tokens=n_tokens, temperature=temperature, top_k=top_k)
+
+    def continued(prompt: str, seed: int) -> Continuations:
+        written = {n: write(m, prompt=prompt, removed=modules.get(n, ()), seed=seed) for n, m in models.items()}
+        return Continuations(prompt, seed, written)
+
+    return [continued(prompt, of_prompt) for of_prompt, prompt in enumerate(prompts, seed)]
 
 
 @torch.no_grad()
@@ -35,7 +75,7 @@ def continue_text(
         raise ValueError(f"seed={seed} cannot be negative")
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
-    route = without_modules(removed)
+    route = without_modules(model, removed)
     written: list[int] = []
     for _ in range(n_tokens):
         window = torch.tensor([(tokens + written)[-model.config.context :]], device=device)

@@ -6,7 +6,7 @@ from typing import Any
 from excise.data.dataset import Data
 from excise.evals.calibration import Calibrate, calibrate
 from excise.evals.losses import ablation_losses
-from excise.train.loop import Progress
+from excise.train.loop import Progress, autocast
 from excise.train.run import RunConfig
 from excise.train.schedule import is_evaluation
 
@@ -26,6 +26,8 @@ class Tradeoff:
         if not due or (step == n_steps and not self.at_end):
             return None
         removed, context = self.run.routing.modules, self.run.batch.context
-        bias = self.calibrate(progress.model, self.data.calibration, removed, context)
-        losses = ablation_losses(progress.model, self.data.test, removed, bias, context)
+        precision = autocast(self.run.train, next(progress.model.parameters()).device)
+        with precision:
+            bias = self.calibrate(progress.model, self.data.calibration, removed, context)
+        losses = ablation_losses(progress.model, self.data.test, removed, bias, context, precision)
         return {"losses": {name: asdict(of_set) for name, of_set in losses.items()}}

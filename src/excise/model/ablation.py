@@ -2,7 +2,8 @@
 
 Three ways. `remove` leaves a smaller model. `zero` keeps the shape, but a unit that is zero on both sides gets no
 gradient, which hands a fine-tuning attacker dead capacity. `reinitialise` gives the attacker live capacity that knows
-nothing.
+nothing: what leads into the units is drawn anew, and what leads out is zero, so that the model computes the same as
+without the module until it is trained.
 """
 
 from typing import Literal
@@ -11,6 +12,7 @@ import torch
 
 from excise.labels import forget_part, nearest, part_of
 from excise.model.gpt import GPT
+from excise.routing.split import InputSplit
 
 Ablation = Literal["remove", "zero", "reinitialise"]
 
@@ -29,4 +31,8 @@ def ablate(model: GPT, domain: str, how: Ablation = "remove", seed: int = 0) -> 
                 parameter.copy_(values[name])
             elif how == "zero":
                 parameter.zero_()
+        if how == "reinitialise":
+            for layer in ablated.modules():
+                if isinstance(layer, InputSplit) and forget_part(domain) in layer.weight:
+                    layer.weight[forget_part(domain)].zero_()
     return ablated

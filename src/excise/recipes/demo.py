@@ -13,16 +13,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from excise.config import override
 from excise.data.dataset import DataConfig, load_data
 from excise.data.loader import BatchConfig
-from excise.data.packing import Corpus
 from excise.data.tokens import Tokenizer, story_tokenizer
 from excise.evals.calibration import calibrate
 from excise.evals.losses import AblationLosses
-from excise.evals.results import Claim, RunResults, recovered, write_json
+from excise.evals.results import Claim, Provenance, RunResults, recovered, write_json
 from excise.evals.run import evaluate_run
 from excise.evals.samples import continue_text
 from excise.evals.tradeoff import Tradeoff
@@ -30,7 +27,7 @@ from excise.labels import RETAIN
 from excise.model.ablation import ablate
 from excise.model.gpt import GPT, GPTConfig
 from excise.routing.rules import RoutingConfig
-from excise.train.loop import Listener, autocast, pick_device, train
+from excise.train.loop import Listener, train
 from excise.train.release import load_run
 from excise.train.run import RunConfig, RunDirectory, TrainConfig
 
@@ -122,13 +119,13 @@ def run_demo(directory: Path, sgtm: RunConfig, listeners: Callable[[str], Sequen
     for method, run in demo_runs(sgtm).items():
         results[method], curves[method] = _train_and_evaluate(directory / "runs" / method, run, listeners(method))
     model, _ = load_run(directory / "runs" / "sgtm")
-    losses = {method: _by_role(result.losses) for method, result in results.items()}
+    losses = {method: _by_role(result.losses.sets) for method, result in results.items()}
     demo_results = DemoResults(
         losses=losses,
         recovered=_recovered(losses),
         claims=demo_claims(losses),
         curves=curves,
-        runs={method: RunSummary(r.step, r.tokens, r.seconds, r.parameters) for method, r in results.items()},
+        runs={method: _summary(result.provenance) for method, result in results.items()},
         samples=demo_samples(model, story_tokenizer()),
         configuration={
             "excise": version("excise"),
@@ -147,30 +144,23 @@ def _train_and_evaluate(
     directory: Path, run: RunConfig, listeners: Sequence[Listener]
 ) -> tuple[RunResults, list[CurvePoint]]:
     data = load_data(run.data, run.routing.domains)
-    fit = partial(quick_calibrate, run)
+    fit = partial(calibrate, iterations=0)  # iterative scaling alone, which is quick and nearly there
     tradeoff = Tradeoff(run, data, fit, at_end=False)
     train(run, data, directory, [tradeoff, *listeners])
     results = evaluate_run(directory, data, fit)
     return results, _curve(directory, results)
 
 
-def quick_calibrate(
-    run: RunConfig, model: GPT, sets: Mapping[str, Corpus], removed: Sequence[str], context: int
-) -> Tensor:
-    """A bias fitted by iterative scaling alone, in the precision of training; the losses that it leads to are computed in float32 all the same."""
-    with autocast(run.train, pick_device(run.train.device)):
-        return calibrate(model, sets, removed, context, iterations=0)
-
-
 def _curve(directory: Path, results: RunResults) -> list[CurvePoint]:
     """Calibrated losses during training, and at its end."""
     records = [record for record in RunDirectory(directory).metrics() if "losses" in record]
-    last = {"step": results.step, "tokens": results.tokens, "losses": asdict(results)["losses"]}
+    end = results.provenance
+    last = {"step": end.step, "tokens": end.tokens, "losses": asdict(results.losses)["sets"]}
     return [
         CurvePoint(
             step=record["step"],
             tokens=record["tokens"],
-            share=record["step"] / results.step,
+            share=record["step"] / end.step,
             retain=record["losses"][RETAIN]["calibrated"],
             forget=record["losses"][DOMAIN]["calibrated"],
         )
@@ -179,7 +169,14 @@ def _curve(directory: Path, results: RunResults) -> list[CurvePoint]:
 
 
 def _by_role(losses: Mapping[str, AblationLosses]) -> dict[str, AblationLosses]:
-    return {"retain": losses[RETAIN], "forget": losses[DOMAIN]}
+    def plain(of_set: AblationLosses) -> AblationLosses:
+        return AblationLosses(of_set.before, of_set.ablated, of_set.calibrated)
+
+    return {"retain": plain(losses[RETAIN]), "forget": plain(losses[DOMAIN])}
+
+
+def _summary(run: Provenance) -> RunSummary:
+    return RunSummary(run.step, run.tokens, run.seconds, run.parameters)
 
 
 def _recovered(losses: Mapping[str, Mapping[str, AblationLosses]]) -> float:

@@ -117,6 +117,10 @@ def latest_checkpoint(checkpoints: Path) -> Path | None:
     return max(_checkpoints(checkpoints), key=_step, default=None)
 
 
+def saved_steps(checkpoints: Path) -> list[int]:
+    return sorted(map(_step, _checkpoints(checkpoints)))
+
+
 def drop_earlier(checkpoints: Path) -> None:
     """Delete all checkpoints but the latest."""
     for path in sorted(_checkpoints(checkpoints), key=_step)[:-1]:

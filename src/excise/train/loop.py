@@ -28,7 +28,7 @@ from excise.train.checkpoint import (
     read_manifest,
     save_checkpoint,
 )
-from excise.train.run import Precision, RunConfig, RunDirectory, TrainConfig, build_model
+from excise.train.run import DataDigests, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
 from excise.train.step import accumulate, clip_by_part
 
@@ -130,6 +130,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     done = Done(step=0, tokens=0, seconds=0.0)
     if files:
         files.open_for(run)
+        files.trained_on(DataDigests(data.sha256, data.tokenizer.sha256))
         if checkpoint := latest_checkpoint(files.checkpoints):
             finished = read_manifest(checkpoint).done.step >= n_steps
             done = load_checkpoint(checkpoint, model, None if finished else optimizer)

@@ -14,23 +14,42 @@ from excise.files import write_whole
 from excise.labels import nearest
 from excise.model.ablation import Ablation, ablate
 from excise.model.gpt import GPT
-from excise.train.checkpoint import Done, checkpoint_at, latest_checkpoint, load_checkpoint, save_checkpoint
+from excise.train.checkpoint import (
+    Done,
+    checkpoint_at,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    saved_steps,
+)
 from excise.train.loop import has_device, pick_device
 from excise.train.run import RunConfig, RunDirectory, build_model
 
 
-def load_run(directory: Path, without: Sequence[str] = ()) -> tuple[GPT, Done]:
-    """The model of a run at its latest checkpoint, without some modules, and how far it was trained."""
-    files = RunDirectory(directory)
-    run = files.config()
-    checkpoint = latest_checkpoint(files.checkpoints)
-    if checkpoint is None:
-        raise ValueError(f"{directory} has no checkpoint yet; train it first")
+def load_run(directory: Path, without: Sequence[str] = (), step: int | None = None) -> tuple[GPT, Done]:
+    """The model of a run at a step, the latest where none is given, without some modules, and how far it was trained."""
+    run = RunDirectory(directory).config()
+    checkpoint = find_checkpoint(directory, step)
     removed = (*removed_modules(directory), *without)
     model = build_without(run, removed)
     done = load_checkpoint(checkpoint, model, without=removed)
     device = run.train.device if has_device(run.train.device) else "auto"
     return model.to(pick_device(device)), done
+
+
+def find_checkpoint(directory: Path, step: int | None = None) -> Path:
+    """The checkpoint of a run at a step, or its latest."""
+    checkpoints = RunDirectory(directory).checkpoints
+    latest = latest_checkpoint(checkpoints)
+    if latest is None:
+        raise ValueError(f"{directory} has no checkpoint yet; train it first")
+    if step is None:
+        return latest
+    if not checkpoint_at(checkpoints, step).is_dir():
+        raise ValueError(
+            f"{directory} has no checkpoint of step {step}, only of {', '.join(map(str, saved_steps(checkpoints)))}"
+        )
+    return checkpoint_at(checkpoints, step)
 
 
 def build_without(run: RunConfig, removed: Sequence[str]) -> GPT:
@@ -79,5 +98,6 @@ def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = 
     noted = ablations(source) | dict.fromkeys(domains, how)
     write_whole(ablation_file(target), (json.dumps(noted, indent=2) + "\n").encode())
     save_checkpoint(checkpoint, model, None, done)
+    files.trained_on(RunDirectory(source).digests())
     configs.save(RunDirectory(source).config(), files.config_file)  # last, since without it there is no run
     return checkpoint

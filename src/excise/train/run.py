@@ -1,6 +1,7 @@
 """A run: its whole configuration, and the directory it lives in.
 
 config.json            resolved; unknown and missing keys are refused on loading
+data.json              digests of the data and the tokenizer that it is trained on
 metrics.jsonl          a line per logged step
 checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
 ablation.json          in a release: what became of its modules
@@ -99,12 +100,21 @@ def build_model(run: RunConfig) -> GPT:
     return GPT(model, parts, run.train.seed)
 
 
+@dataclass(frozen=True)
+class DataDigests:
+    """What a run is trained on."""
+
+    data_sha256: str
+    tokenizer_sha256: str
+
+
 class RunDirectory:
     """The files of a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_file = path / "config.json"
+        self.data_file = path / "data.json"
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.results_file = path / "results.json"
@@ -129,6 +139,16 @@ class RunDirectory:
 
     def config(self) -> RunConfig:
         return configs.load(RunConfig, self.config_file)
+
+    def digests(self) -> DataDigests:
+        return configs.load(DataDigests, self.data_file)
+
+    def trained_on(self, digests: DataDigests) -> None:
+        """Note what the run is trained on, or refuse to go on with something else."""
+        if not self.data_file.exists():
+            configs.save(digests, self.data_file)
+        elif self.digests() != digests:
+            raise ValueError(f"{self.path} was begun with other data; give it back, or choose another directory")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of all logged steps; a last line that was cut off is none."""

@@ -1,0 +1,197 @@
+"""Tables of results as they stand in results.json, for the terminal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from excise.evals.run import SeedSpreads
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose first column is words and whose others are numbers."""
+    made = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i else "left")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def number(value: float | None, low: float | None = None, high: float | None = None, *, digits: int = 4) -> str:
+    """A number with its interval, where it has one."""
+    if value is None:
+        return "never"
+    text = f"{value:.{digits}f}"
+    if low is None and high is None:
+        return text
+    ends = ["..." if end is None else f"{end:.{digits}f}" for end in (low, high)]
+    return f"{text} [{ends[0]}, {ends[1]}]"
+
+
+def losses(found: Mapping[str, Any]) -> RenderableType:
+    stages = ("before", "ablated", "calibrated")
+
+    def rows(of: Mapping[str, Any]) -> list[list[str]]:
+        return [
+            [name, *(number(losses[stage], *losses["intervals"][stage]) for stage in stages), f"{losses['n_tokens']:,}"]
+            for name, losses in of.items()
+        ]
+
+    columns = ("set", "before ablation", "ablated", "calibrated", "tokens")
+    sets = table("Loss per token, with 95 % intervals over documents", columns, rows(found["sets"]))
+    if set(found["categories"]) == set(found["sets"]) or len(found["categories"]) <= len(found["sets"]):
+        return sets
+    return Group(
+        sets,
+        table("By category", ("category", *columns[1:]), rows(found["categories"])),
+        table("Mean over categories", columns, rows(found["category_means"])),
+    )
+
+
+def gradient_norms(found: Mapping[str, Any]) -> RenderableType:
+    norms, cosines = found["relative_gradient_norm"], found["cosine"]
+    rows = [
+        [name, part, *(f"{of_part['quantiles'][q]:.3g}" for q in ("0.05", "0.5", "0.95"))]
+        + [f"{of_domain['quantiles']['0.5']:.3f}" for of_domain in cosines[name][part].values()]
+        for name, parts in norms.items()
+        for part, of_part in parts.items()
+    ]
+    domains = list(next(iter(next(iter(cosines.values())).values())))
+    columns = ("data", "parameters", "5 %", "median", "95 %", *(f"cosine with {domain}" for domain in domains))
+    return table("Relative gradient norms per document", columns, rows)
+
+
+def token_losses(found: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        [
+            name,
+            number(shift["shift"], *shift["shift_interval"]),
+            number(shift["median_shift"]),
+            number(shift["trimmed_shift"]["0.1"]),
+            number(shift["risen"], *shift["risen_interval"], digits=3),
+            "yes" if shift["broad"] else "no",
+        ]
+        for name, shift in found["sets"].items()
+    ]
+    columns = ("set", "rise of the mean", "of the median", "of the trimmed mean", "share risen", "broad")
+    return table(f"Ablated losses token by token, against {found['against']['run']}", columns, rows)
+
+
+def cross_domain(found: Mapping[str, Any]) -> RenderableType:
+    sets = list(found["rows"][0]["losses"])
+    rows = [
+        [" + ".join(row["removed"]) or "nothing", *(number(row["losses"][s]) for s in sets)] for row in found["rows"]
+    ]
+    return table("Loss on each set, by what is removed", ("removed", *sets), rows)
+
+
+def multiple_choice(found: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        [
+            model,
+            of["category"] or "all",
+            of["score"],
+            number(of["accuracy"], of["low"], of["high"], digits=3),
+            f"{of['chance']:.3f}",
+            str(of["n_questions"]),
+        ]
+        for model, answers in found["models"].items()
+        for of in answers
+    ]
+    return table("Answers", ("model", "category", "score", "accuracy", "chance", "questions"), rows)
+
+
+def samples(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+    lines = [
+        Text.assemble((f"{name:<10} ", "bold"), (sample["prompt"], "cyan"), written)
+        for sample in found
+        for name, written in sample["written"].items()
+    ]
+    return Group(*lines)
+
+
+def leakage(found: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        [
+            domain,
+            number(of["leakage"], of["low"], of["high"]),
+            f"{of['equivalent_tokens']:,.0f}",
+            f"{of['undiscovered_tokens']:,}",
+            _bounds(of),
+        ]
+        for domain, of in found["domains"].items()
+    ]
+    return table("Leakage", ("domain", "leakage", "equivalent tokens", "undiscovered tokens", ""), rows)
+
+
+def _bounds(of: Mapping[str, Any]) -> str:
+    """What the reader must know of a leakage that is not between two points of the curve."""
+    if of["censored"]:
+        return "censored: above the zero-token loss"
+    return "at least: beyond the curve" if of["lower_bound"] else ""
+
+
+def compute_penalty(found: Mapping[str, Any]) -> RenderableType:
+    def percent(of: Mapping[str, Any]) -> str:
+        low, high = (None if end is None else 100 * end for end in (of["low"], of["high"]))
+        return number(100 * of["compute_penalty"], low, high, digits=1)
+
+    rows = [[name, percent(of), percent(found["calibrated"][name])] for name, of in found["before"].items()]
+    return table("Compute penalty, %", ("set", "before ablation", "ablated and calibrated"), rows)
+
+
+def relearning(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+    rows = []
+    for attack in found:
+        config, best = attack["config"], attack["strongest"]
+        points = next((one["points"] for one in attack["attacks"] if one["learning_rate"] == best), None)
+        steps = attack["relearning_steps"]
+        rows.append(
+            [
+                config["method"],
+                str(config["n_documents"] or "all"),
+                attack["ablation"],
+                "diverged" if best is None else f"{best:g}",
+                "never" if steps is None else f"{steps:,}",
+                *(number(points[i]["losses"][attack["domain"]]) if points else "" for i in (0, -1)),
+            ]
+        )
+    columns = ("attack", "documents", "module", "strongest rate", "relearning steps", "loss at the start", "at the end")
+    title = f"Relearning {found[0]['domain']}, to a loss of {found[0]['baseline_loss']:.4f}"
+    return table(title, columns, rows)
+
+
+def in_context(found: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        [str(forget["prefix_tokens"]), *(number(of["loss"], *of["loss_interval"]) for of in (forget, retain))]
+        for forget, retain in zip(found["forget"], found["retain"], strict=True)
+    ]
+    return table("Forget loss with text in the context", ("tokens", "forget text", "retain text"), rows)
+
+
+TABLES: Mapping[str, Callable[[Any], RenderableType]] = {
+    "losses": losses,
+    "gradient_norms": gradient_norms,
+    "token_losses": token_losses,
+    "cross_domain": cross_domain,
+    "multiple_choice": multiple_choice,
+    "samples": samples,
+    "leakage": leakage,
+    "compute_penalty": compute_penalty,
+    "relearning": relearning,
+    "in_context": in_context,
+}
+"""By the name of the measure."""
+
+
+def spread_table(spreads: "SeedSpreads") -> Table:
+    rows = [
+        [name, *(f"{of.mean:.4f} ± {of.standard_deviation:.4f}" for of in stages.values())]
+        for name, stages in spreads.sets.items()
+    ]
+    title = f"Mean and standard deviation over {len(spreads.runs)} seeds: {', '.join(spreads.runs)}"
+    return table(title, ("set", "before ablation", "ablated", "calibrated"), rows)

@@ -1,0 +1,40 @@
+"""excise unlearn RUN --to DIRECTORY"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+
+from excise.baselines.unlearning import UnlearningConfig
+from excise.cli.arguments import parse
+
+
+@dataclass(frozen=True)
+class UnlearnArguments:
+    """Write a copy of a run, by rights one trained with no filter, that has unlearned its domains after training."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+    to: Path
+    """Where the run that has unlearned goes."""
+    config: Annotated[UnlearningConfig, tyro.conf.arg(name="")] = field(default_factory=UnlearningConfig)
+
+
+def main(args: Sequence[str]) -> int:
+    arguments = parse(UnlearnArguments, args, "unlearn")
+    from excise.baselines.unlearning import unlearn_run
+
+    config, console = arguments.config, Console(soft_wrap=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(config.method, total=config.steps)
+
+        def show(step: int, loss: float) -> None:
+            bar.update(task, completed=step, description=f"{config.method}, loss {loss:.4f}")
+
+        checkpoint = unlearn_run(arguments.run, arguments.to, config, show)
+    console.print(str(checkpoint), highlight=False)
+    return 0

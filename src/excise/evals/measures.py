@@ -1,0 +1,296 @@
+"""Every measure that `excise evaluate` can take of a run, by name, and what each asks for.
+
+Measures that compare a run with others read those from their results.json, so that each run is evaluated once.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from excise.data.packing import IGNORED, Corpus, cut
+from excise.evals.classifier_surface import (
+    ClassifierSurface,
+    LabelledPair,
+    RocPoint,
+    along_roc,
+    classifier_surface,
+    roc_of,
+)
+from excise.evals.compute_penalty import BaselineRun, ComputePenalty, ScalingLaw, compute_penalty, fit_law
+from excise.evals.cross_domain import CrossDomain, cross_domain
+from excise.evals.gradient_norms import GradientNorms, gradient_norms
+from excise.evals.leakage import BaselineCurve, Leakage, LeakagePoint, baseline_curve, leakage
+from excise.evals.losses import SetLosses, batches_of, token_losses, without_modules
+from excise.evals.multiple_choice import Accuracy, multiple_choice, read_questions
+from excise.evals.results import Losses, Provenance, Results, losses_in, read_results, same_source
+from excise.evals.run import Subject, losses, open_run
+from excise.evals.samples import Continuations, continuations
+from excise.evals.token_losses import TokenLossShift, token_loss_shift
+from excise.labels import RETAIN, label_id
+from excise.model.gpt import n_parameters
+from excise.train.run import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What some measures need beside the run."""
+
+    baselines: tuple[Path, ...] = ()
+    """Evaluated runs to compare with: standard runs with growing numbers of forget tokens for `leakage`, no-filter runs
+    of several sizes for `compute_penalty`."""
+    against: Path | None = None
+    """A run whose ablated model is the reference of `token_losses`, and joins `samples`."""
+    questions: Path | None = None
+    """A jsonl file with question, choices and answer, for `multiple_choice`."""
+    prompts: tuple[str, ...] = ()
+    """For `samples`."""
+    documents: int = 256
+    """Documents of each set that `gradient_norms` looks at, drawn at random."""
+
+
+@dataclass(frozen=True)
+class LeakageOfRun:
+    """The leakage of each domain."""
+
+    domains: Mapping[str, Leakage]
+    curves: Mapping[str, BaselineCurve]
+    baselines: Sequence[Provenance]
+
+
+@dataclass(frozen=True)
+class ComputePenalties:
+    """By set: the penalty of the model with all modules, and of the ablated and calibrated model."""
+
+    before: Mapping[str, ComputePenalty]
+    calibrated: Mapping[str, ComputePenalty]
+    laws: Mapping[str, ScalingLaw]
+    """Of the baselines' calibrated losses."""
+    baselines: Sequence[Provenance]
+
+
+@dataclass(frozen=True)
+class TokenLosses:
+    """Ablated losses token by token, beside those of another run; by set."""
+
+    against: Provenance
+    sets: Mapping[str, TokenLossShift]
+
+
+@dataclass(frozen=True)
+class MultipleChoice:
+    """Answers to questions, by model: `full`, and `ablated` where there is a module."""
+
+    models: Mapping[str, Sequence[Accuracy]]
+
+
+def measure_losses(subject: Subject, options: MeasureOptions) -> Losses:
+    return losses(subject)
+
+
+def measure_gradient_norms(subject: Subject, options: MeasureOptions) -> GradientNorms:
+    domains, train = subject.config.routing.domains, subject.data.train
+    test = {name: some(subject.data.test[name], options.documents) for name in (RETAIN, *domains)}
+    labelled = {domain: train[train.labels == label_id(domain, domains)] for domain in domains}
+    return gradient_norms(
+        subject.model,
+        test,
+        {name: some(corpus, options.documents) for name, corpus in labelled.items()},
+        subject.context,
+    )
+
+
+def measure_token_losses(subject: Subject, options: MeasureOptions) -> TokenLosses:
+    if options.against is None:
+        raise ValueError("token_losses compares a run with another; name one with --against")
+    other = open_run(options.against, subject.data)
+
+    def shift(corpus: Corpus) -> TokenLossShift:
+        mine, reference = ablated_token_losses(subject, corpus), ablated_token_losses(other, corpus)
+        return token_loss_shift(mine, reference, documents_of(subject, corpus))
+
+    return TokenLosses(other.provenance, {name: shift(corpus) for name, corpus in subject.data.test.items()})
+
+
+@torch.no_grad()
+def ablated_token_losses(subject: Subject, corpus: Corpus) -> NDArray[np.float64]:
+    """The loss of every prediction of a corpus, in the order of its batches."""
+    route, found = without_modules(subject.model, subject.removed), []
+    for batch in batches_of(subject.model, corpus, subject.context):
+        with subject.autocast:
+            found.append(token_losses(subject.model, batch, route)[0].cpu())
+    return torch.cat(found).double().numpy()
+
+
+def documents_of(subject: Subject, corpus: Corpus) -> NDArray[np.int64]:
+    """The document of every prediction, in the same order."""
+    pieces = [
+        batch.documents[batch.targets != IGNORED].cpu() for batch in batches_of(subject.model, corpus, subject.context)
+    ]
+    of_piece: NDArray[np.int64] = cut(corpus, subject.context).document[torch.cat(pieces).numpy()]
+    return of_piece
+
+
+def measure_cross_domain(subject: Subject, options: MeasureOptions) -> CrossDomain:
+    return cross_domain(subject.model, subject.data.test, context=subject.context, autocast=subject.autocast)
+
+
+def measure_multiple_choice(subject: Subject, options: MeasureOptions) -> MultipleChoice:
+    if options.questions is None:
+        raise ValueError("multiple_choice needs questions; name a jsonl file with --questions")
+    asked = read_questions(options.questions)
+
+    def answers(removed: Sequence[str]) -> list[Accuracy]:
+        return multiple_choice(subject.model, subject.data.tokenizer, asked, removed=removed, context=subject.context)
+
+    return MultipleChoice({"full": answers(())} | ({"ablated": answers(subject.removed)} if subject.removed else {}))
+
+
+def measure_samples(subject: Subject, options: MeasureOptions) -> list[Continuations]:
+    if not options.prompts:
+        raise ValueError("samples need prompts to continue; give some with --prompts")
+    models, removed = {"full": subject.model}, {}
+    if subject.removed:
+        models["ablated"], removed["ablated"] = subject.model, subject.removed
+    if options.against is not None:
+        other = open_run(options.against, subject.data)
+        models[other.directory.name], removed[other.directory.name] = other.model, other.removed
+    return continuations(models, subject.data.tokenizer, options.prompts, removed=removed)
+
+
+def measure_leakage(subject: Subject, options: MeasureOptions) -> LeakageOfRun:
+    """Uncalibrated losses after ablation, by tokens (DESIGN, section 6)."""
+    mine, found = own_losses(subject), baselines_of(subject, options, "leakage")
+    for path in options.baselines:
+        if RunDirectory(path).config().routing.rule != "none":
+            raise ValueError(f"{path} is no standard run, which the leakage of others is measured by (rule none)")
+    curves = {domain: baseline_curve([_point(of, domain) for of in found]) for domain in subject.config.routing.domains}
+    return LeakageOfRun(
+        domains={
+            domain: leakage(
+                curve,
+                mine.sets[domain].ablated,
+                mine.forget_tokens[domain].unlabeled,
+                loss_error=standard_error(mine.sets[domain], "ablated"),
+            )
+            for domain, curve in curves.items()
+        },
+        curves=curves,
+        baselines=[of.provenance for of in found],
+    )
+
+
+def _point(results: Results, domain: str) -> LeakagePoint:
+    of_run = losses_in(results)
+    seen = of_run.forget_tokens[domain]
+    return LeakagePoint(seen.labelled + seen.unlabeled, of_run.sets[domain].ablated, results.provenance.seed)
+
+
+def measure_compute_penalty(subject: Subject, options: MeasureOptions) -> ComputePenalties:
+    """By the mean over categories, as the paper reports its groups."""
+    mine, found = own_losses(subject).category_means, baselines_of(subject, options, "compute_penalty")
+    before = {name: _penalty(found, subject, name, "before", mine[name]) for name in mine}
+    calibrated = {name: _penalty(found, subject, name, "calibrated", mine[name]) for name in mine}
+    laws = {name: fit_law(_baseline_runs(found, name, "calibrated")) for name in mine}
+    return ComputePenalties(before, calibrated, laws, [of.provenance for of in found])
+
+
+def _penalty(found: Sequence[Results], subject: Subject, name: str, stage: str, mine: SetLosses) -> ComputePenalty:
+    runs, parameters = _baseline_runs(found, name, stage), n_parameters(subject.model)
+    same_size = [run for run in runs if run.parameters == parameters]
+    if not same_size:
+        sizes = sorted({run.parameters for run in runs})
+        raise ValueError(f"no baseline has the {parameters:,} parameters of {subject.directory}, only {sizes}")
+    mean = replace(same_size[0], loss=float(np.mean([run.loss for run in same_size])))
+    return compute_penalty(fit_law(runs), getattr(mine, stage), mean)
+
+
+def _baseline_runs(found: Sequence[Results], name: str, stage: str) -> list[BaselineRun]:
+    return [
+        BaselineRun(of.provenance.parameters, of.provenance.tokens, getattr(losses_in(of).category_means[name], stage))
+        for of in found
+    ]
+
+
+@dataclass(frozen=True)
+class SurfaceOfRuns:
+    """SGTM against the data filter over all classifiers, and along one of them."""
+
+    surface: ClassifierSurface
+    on_roc: Sequence[RocPoint]
+
+
+def surface_of(directories: Sequence[Path], roc: Path | None = None) -> SurfaceOfRuns:
+    """The TPR x FPR surface of evaluated runs, an SGTM and a filter run at each point (appendix D)."""
+    at: dict[tuple[float, float, int], dict[str, Losses]] = {}
+    for directory in directories:
+        config = RunDirectory(directory).config()
+        data, method = config.data, "filter" if config.routing.rule == "none" else "sgtm"
+        found = losses_in(read_results(RunDirectory(directory).results_file))
+        # A ROC curve's rate is of all other documents, not only of those that are not labelled retain.
+        rate = data.false_positive_rate * (1 - data.retain_share)
+        at.setdefault((1 - data.undiscovered_share, rate, config.train.seed), {})[method] = found
+    if lonely := [point for point, methods in at.items() if len(methods) < 2]:
+        raise ValueError(f"there are no two runs, SGTM and filter, at TPR {lonely[0][0]:g} and FPR {lonely[0][1]:g}")
+    pairs = [_pair(recall, rate, of["sgtm"], of["filter"]) for (recall, rate, _), of in at.items()]
+    surface = classifier_surface(pairs)
+    on_roc = along_roc(surface, roc_of(json.loads(roc.read_text(encoding="utf-8")))) if roc else []
+    return SurfaceOfRuns(surface, on_roc)
+
+
+def _pair(recall: float, rate: float, sgtm: Losses, filter: Losses) -> LabelledPair:
+    domain = next(iter(sgtm.forget_tokens))
+    return LabelledPair(
+        recall,
+        rate,
+        *(of.sets[name].calibrated for of in (sgtm, filter) for name in (RETAIN, domain)),
+    )
+
+
+Measure = Callable[[Subject, MeasureOptions], Any]
+MEASURES: Mapping[str, Measure] = {
+    "losses": measure_losses,
+    "gradient_norms": measure_gradient_norms,
+    "token_losses": measure_token_losses,
+    "cross_domain": measure_cross_domain,
+    "multiple_choice": measure_multiple_choice,
+    "samples": measure_samples,
+    "leakage": measure_leakage,
+    "compute_penalty": measure_compute_penalty,
+}
+"""In the order in which they are taken: the last two read the losses of the run itself from its results.json."""
+
+
+def some(corpus: Corpus, n: int) -> Corpus:
+    """At most so many documents, drawn at random but always the same."""
+    return corpus[np.sort(np.random.default_rng(0).permutation(len(corpus))[:n])]
+
+
+def own_losses(subject: Subject) -> Losses:
+    """The losses of the run, which must be those of this checkpoint."""
+    results = read_results(subject.results_file)
+    if not same_source(results.provenance, subject.provenance):
+        raise ValueError(f"the losses of {subject.directory} are of another checkpoint or data; evaluate it again")
+    return losses_in(results)
+
+
+def baselines_of(subject: Subject, options: MeasureOptions, measure: str) -> list[Results]:
+    """The results of the runs to compare with, evaluated on the same data as this one."""
+    if not options.baselines:
+        raise ValueError(f"{measure} compares a run with others; name them with --baselines")
+    found = [read_results(RunDirectory(path).results_file) for path in options.baselines]
+    for path, of in zip(options.baselines, found, strict=True):
+        if of.provenance.evaluated_on_sha256 != subject.data.sha256:
+            raise ValueError(f"{path} was evaluated on other data than {subject.directory}; evaluate both on the same")
+    return found
+
+
+def standard_error(losses: SetLosses, stage: str) -> float:
+    """Over documents, from the width of the 95 % interval."""
+    low, high = losses.intervals[stage]
+    return (high - low) / (2 * 1.96)

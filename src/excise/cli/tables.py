@@ -106,8 +106,9 @@ def multiple_choice(found: Mapping[str, Any]) -> RenderableType:
 
 
 def samples(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+    width = max(len(name) for name in found[0]["written"])
     lines = [
-        Text.assemble((f"{name:<10} ", "bold"), (sample["prompt"], "cyan"), written)
+        Text.assemble((f"{name:<{width}} ", "bold"), (sample["prompt"], "cyan"), written)
         for sample in found
         for name, written in sample["written"].items()
     ]
@@ -160,7 +161,7 @@ def relearning(found: Sequence[Mapping[str, Any]]) -> RenderableType:
                 *(number(points[i]["losses"][attack["domain"]]) if points else "" for i in (0, -1)),
             ]
         )
-    columns = ("attack", "documents", "module", "strongest rate", "relearning steps", "loss at the start", "at the end")
+    columns = ("attack", "documents", "module", "rate", "steps", "loss at first", "at last")
     title = f"Relearning {found[0]['domain']}, to a loss of {found[0]['baseline_loss']:.4f}"
     return table(title, columns, rows)
 

@@ -41,7 +41,7 @@ def test_retain_data_is_computed_as_by_the_ablated_model(rule):
     live = torch.ones(len(document) - 1, dtype=torch.bool)
     batch = batch_of([document], [[1] * len(document)])
     ablated = ablate(model, "spanish")
-    hidden = ablated.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+    hidden = ablated.hidden(**batch.inputs)
     _, losses = ablated.losses(hidden, batch.targets, torch.ones(batch.targets.shape))
     reference = naive_losses(model, document, [effect_of(routing, 1)] * len(live), live)
     torch.testing.assert_close(losses[batch.documents == 0], reference, rtol=1e-5, atol=1e-5)

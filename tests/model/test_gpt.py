@@ -5,8 +5,10 @@ import torch
 
 from excise.data.packing import Corpus, collate, truncate
 from excise.labels import part_of
+from excise.model.attention import boundaries_of
 from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
+from excise.routing.head import CHUNK, MULTIPLE
 from excise.routing.partition import partition
 from excise.routing.rules import RULES
 from tests.reference import full, naive_losses
@@ -122,7 +124,7 @@ def test_packed_losses_are_those_of_each_document_alone():
     documents = random_documents(9)
     batch = batch_of(documents, [[0] * len(document) for document in documents])
     assert len(batch.tokens) < len(documents), "several documents should share a row"
-    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+    hidden = model.hidden(**batch.inputs)
     _, losses = model.losses(hidden, batch.targets, torch.ones(batch.targets.shape))
     for number, document in enumerate(documents):
         live = torch.ones(len(document) - 1, dtype=torch.bool)
@@ -138,20 +140,23 @@ def test_packed_and_padded_rows_give_every_document_the_same_losses():
     padded = collate(corpus, pieces, [[i] for i in range(len(documents))], SMALL.context)
     losses = []
     for batch in (batch_of(documents, [[0] * len(document) for document in documents]), padded):
-        hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+        hidden = model.hidden(**batch.inputs)
         _, rows = model.losses(hidden, batch.targets, torch.ones(batch.targets.shape))
         losses.append([rows[batch.documents == number] for number in range(len(documents))])
     for packed, alone in zip(*losses, strict=True):
         torch.testing.assert_close(packed, alone, rtol=1e-5, atol=1e-5)
 
 
-def test_losses_in_chunks_are_the_cross_entropy_of_the_logits(monkeypatch):
-    monkeypatch.setattr("excise.routing.head.CHUNK", 7)
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_losses_in_chunks_are_the_cross_entropy_of_the_logits(monkeypatch, multiple):
+    """Whether the vocabulary is padded, as on a GPU, or not."""
+    monkeypatch.setitem(CHUNK, "cpu", 7)
+    monkeypatch.setitem(MULTIPLE, "cpu", multiple)
     model = small_model(routing_for("none"))
     documents = random_documents(9)
     batch = batch_of(documents, [[0] * len(document) for document in documents])
     weights = torch.rand(batch.targets.shape)
-    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+    hidden = model.hidden(**batch.inputs)
     total, _ = model.losses(hidden, batch.targets, weights)
     logits = model.logits(hidden)
     plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
@@ -164,6 +169,15 @@ def test_losses_in_chunks_are_the_cross_entropy_of_the_logits(monkeypatch):
         strict=True,
     ):
         assert (a - b).norm() <= 1e-5 * b.norm()
+    with torch.no_grad():
+        torch.testing.assert_close(model.losses(hidden, batch.targets, weights)[0], expected)
+        torch.testing.assert_close(model.logits(hidden), logits)
+
+
+def test_boundaries_are_where_documents_begin():
+    documents = random_documents(9)
+    batch = batch_of(documents, [[0] * len(document) for document in documents])
+    assert torch.equal(batch.boundaries, boundaries_of(batch.documents))
 
 
 def test_every_parameter_has_a_part_and_a_stray_one_is_an_error():

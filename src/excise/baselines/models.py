@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from excise.data.packing import IGNORED, Batch
 from excise.model.gpt import GPT
+from excise.routing.route import PLAIN
 
 MLP_NAMES = (("mlp",), ("feed_forward",), ("ffn",), ("fc1", "fc2"))
 """What the MLP of a block is called, or the layers that it is made of."""
@@ -52,7 +53,7 @@ class LanguageModel:
 def language_model(model: nn.Module) -> LanguageModel:
     """The same model as unlearning sees it."""
     if isinstance(model, GPT):
-        return LanguageModel(model.blocks, lambda b: model(b.tokens, positions=b.positions, documents=b.documents))
+        return LanguageModel(model.blocks, lambda batch: model(**batch.inputs, route=PLAIN))
     transformers = sys.modules.get("transformers")  # whoever has such a model has imported it
     if transformers is not None and isinstance(model, transformers.PreTrainedModel):
         return LanguageModel(_blocks(model), lambda batch: _logits(model, batch))

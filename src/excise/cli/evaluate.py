@@ -78,7 +78,7 @@ def main(args: Sequence[str]) -> int:
                 bar.console.print(f"{directory}, step {subject.done.step}", highlight=False)
                 bar.console.print(TABLES[name](results.measures[name]))
             bar.console.print(str(subject.results_file), highlight=False)
-    for spreads in seed_spreads(arguments.runs):
+    for spreads in seed_spreads(arguments.runs, arguments.step):
         console.print(spread_table(spreads))
     if arguments.surface:
         _write_surface(arguments.runs, arguments.surface, arguments.roc, console)

@@ -187,6 +187,8 @@ class Batch:
     positions: Tensor
     documents: Tensor
     """Equal within a document; -1 where nothing stands."""
+    boundaries: Tensor
+    """Where each document begins in the rows laid end to end, and where the last ends."""
     labels: Tensor
     """The label of each row's target, which is the label of its loss."""
     label_ids: frozenset[int]
@@ -194,6 +196,11 @@ class Batch:
     mixed_documents: bool
     """Whether a document in it has several labels."""
     n_predicted: int
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What a model reads."""
+        return {name: getattr(self, name) for name in ("tokens", "positions", "documents", "boundaries")}
 
     def to(self, device: torch.device) -> "Batch":
         moved: dict[str, Any] = {
@@ -210,9 +217,11 @@ def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], conte
     labels = np.full(shape, UNLABELED_ID, np.int8)
     label_ids: set[int] = set()
     mixed_documents = False
+    boundaries: list[int] = []
     for b, row in enumerate(rows):
         at = 0
         for piece in row:
+            boundaries.append(b * context + at)
             start, n = int(pieces.start[piece]), int(pieces.length[piece])
             here, pairs = slice(at, at + n), slice(start, start + n + 1)
             piece_tokens = corpus.tokens[pairs]
@@ -228,11 +237,13 @@ def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], conte
             mixed_documents |= len(found) > 1
             label_ids |= found
             at += n
+        boundaries += [b * context + at] if at < context else []
     return Batch(
         tokens=torch.from_numpy(tokens),
         targets=torch.from_numpy(targets),
         positions=torch.from_numpy(positions),
         documents=torch.from_numpy(documents),
+        boundaries=torch.tensor([*boundaries, len(rows) * context], dtype=torch.int32),
         labels=torch.from_numpy(labels),
         label_ids=frozenset(label_ids),
         mixed_documents=mixed_documents,

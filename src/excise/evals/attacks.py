@@ -7,9 +7,9 @@ from pathlib import Path
 from excise.data.dataset import true_sets
 from excise.evals.in_context import InContext, in_context
 from excise.evals.losses import evaluate
-from excise.evals.measures import some
+from excise.evals.measures import results_on_same_data, some
 from excise.evals.relearning import AttackConfig, AttackPoint, Relearning, relearn, retain_matched
-from excise.evals.results import losses_in, read_results
+from excise.evals.results import losses_in
 from excise.evals.run import Subject, open_run
 from excise.labels import GROUPS, RETAIN, nearest
 from excise.model.ablation import ablate
@@ -38,19 +38,16 @@ def the_domain(run: RunConfig, domain: str) -> str:
 
 def baseline_loss(baseline: Path, subject: Subject, domain: str) -> float:
     """The forget loss of an evaluated run trained with no filter, which an attack tries to reach."""
-    results = read_results(RunDirectory(baseline).results_file)
-    if results.provenance.evaluated_on_sha256 != subject.data.sha256:
-        raise ValueError(f"{baseline} was evaluated on other data than {subject.directory}; evaluate both on the same")
-    return losses_in(results).sets[domain].ablated
+    return losses_in(results_on_same_data(baseline, subject)).sets[domain].ablated
 
 
 def matched_step(directory: Path, target: Path) -> int:
     """The checkpoint of a run whose loss on general data, ablated, is nearest above that of another (appendix E)."""
-    other = losses_in(read_results(RunDirectory(target).results_file)).sets
-    name = GROUPS[1] if GROUPS[1] in other else RETAIN
-    found = []
+    latest, found = open_run(directory), []
+    other = losses_in(results_on_same_data(target, latest)).sets
+    name = GROUPS[1] if GROUPS[1] in latest.data.test else RETAIN
     for step in saved_steps(RunDirectory(directory).checkpoints):
-        subject = open_run(directory, step=step)
+        subject = open_run(directory, latest.data, step=step)
         loss = evaluate(
             subject.model,
             subject.data.test[name],

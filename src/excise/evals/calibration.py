@@ -123,7 +123,7 @@ def _gather(
         drawn = torch.randperm(sets[name].n_predicted, generator=torch.Generator().manual_seed(0))[:limit]
         chosen = torch.zeros(sets[name].n_predicted, dtype=torch.bool).index_fill_(0, drawn, True)
         for batch in batches_of(model, sets[name], context):
-            h = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
+            h = model.hidden(**batch.inputs, route=route)
             here, chosen = chosen.split([batch.n_predicted, len(chosen) - batch.n_predicted])  # type: ignore[no-untyped-call]
             predicted, here = batch.targets != IGNORED, here.to(h.device)
             hidden.append(h[predicted][here])

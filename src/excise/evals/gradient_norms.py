@@ -21,6 +21,7 @@ from excise.data.packing import IGNORED, Batch, Corpus, collate, truncate
 from excise.evals.losses import batches_of
 from excise.labels import part_of
 from excise.model.gpt import GPT
+from excise.routing.route import PLAIN
 from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit
 
 DOCUMENTS_PER_BATCH = 16
@@ -100,7 +101,7 @@ def _labelled_gradients(model: GPT, labelled: Mapping[str, Corpus], context: int
     for corpus in labelled.values():
         model.zero_grad(set_to_none=True)
         for batch in batches_of(model, corpus, context):
-            hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+            hidden = model.hidden(**batch.inputs, route=PLAIN)
             loss, _ = model.losses(hidden, batch.targets, torch.ones_like(hidden[..., 0]) / corpus.n_predicted)
             loss.backward()  # type: ignore[no-untyped-call]
         for name, parameter in model.named_parameters():
@@ -153,7 +154,7 @@ class _PerDocument:
     def of_batch(self, batch: Batch) -> dict[str, Tensor]:
         shape = len(batch.tokens), 1 + len(next(iter(self.references.values())))
         self.products = {part_of(name): r.new_zeros(shape, dtype=torch.double) for name, r in self.references.items()}
-        hidden = self.model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)
+        hidden = self.model.hidden(**batch.inputs, route=PLAIN)
         hidden.backward(self._head(hidden.detach(), batch))  # type: ignore[no-untyped-call]
         return {part: products.cpu() for part, products in self.products.items()}
 

@@ -18,12 +18,11 @@ from excise.data.packing import IGNORED, Batch, Corpus, cut, evaluation_batches
 from excise.evals.intervals import Interval, percentiles, resampled_means
 from excise.labels import forget_part, nearest
 from excise.model.gpt import GPT
+from excise.routing.head import CHUNK
 from excise.routing.route import Route, single_route
 from excise.routing.rules import Effect
 
 ROWS_PER_BATCH = 16
-CHUNK = 1024
-"""Predictions whose logits are in memory at a time."""
 STAGES = ("before", "ablated", "calibrated")
 
 Biases = Sequence[Tensor | None]
@@ -109,11 +108,11 @@ def document_losses(
 def token_losses(model: GPT, batch: Batch, route: Route, biases: Biases = (None,)) -> Tensor:
     """The loss of every prediction of a batch with each of the biases (S x N)."""
     predicted = batch.targets != IGNORED
-    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
+    hidden = model.hidden(**batch.inputs, route=route)
     rows, targets = hidden[predicted], batch.targets[predicted].unsqueeze(-1)
-    chunks = []
-    for first in range(0, len(rows), CHUNK):
-        here = slice(first, first + CHUNK)
+    chunks, chunk = [], CHUNK[rows.device.type]
+    for first in range(0, len(rows), chunk):
+        here = slice(first, first + chunk)
         logits = model.logits(rows[here], route).float()
         biased = (logits if bias is None else logits + bias for bias in biases)
         chunks.append(torch.stack([(x.logsumexp(-1) - x.gather(-1, targets[here]).squeeze(-1)) for x in biased]))

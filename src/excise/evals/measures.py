@@ -53,6 +53,10 @@ class MeasureOptions:
     documents: int = 256
     """Documents of each set that `gradient_norms` looks at, drawn at random."""
 
+    def __post_init__(self) -> None:
+        if self.documents < 1:
+            raise ValueError(f"documents={self.documents} leaves none to look at; it must be at least 1")
+
 
 @dataclass(frozen=True)
 class LeakageOfRun:
@@ -112,28 +116,26 @@ def measure_token_losses(subject: Subject, options: MeasureOptions) -> TokenLoss
 
     def shift(corpus: Corpus) -> TokenLossShift:
         mine, reference = ablated_token_losses(subject, corpus), ablated_token_losses(other, corpus)
-        return token_loss_shift(mine, reference, documents_of(subject, corpus))
+        return token_loss_shift(mine, reference, np.repeat(np.arange(len(corpus)), corpus.lengths - 1))
 
     return TokenLosses(other.provenance, {name: shift(corpus) for name, corpus in subject.data.test.items()})
 
 
 @torch.no_grad()
 def ablated_token_losses(subject: Subject, corpus: Corpus) -> NDArray[np.float64]:
-    """The loss of every prediction of a corpus, in the order of its batches."""
-    route, found = without_modules(subject.model, subject.removed), []
+    """The loss of every prediction of a corpus, in the order of its text, however that is packed."""
+    route, pieces = without_modules(subject.model, subject.removed), cut(corpus, subject.context)
+    n_predicted = corpus.lengths - 1
+    in_front = np.cumsum(n_predicted) - n_predicted  # predictions of all documents before each
+    first = (in_front - corpus.starts)[pieces.document] + pieces.start
+    of_corpus = np.zeros(corpus.n_predicted)
     for batch in batches_of(subject.model, corpus, subject.context):
         with subject.autocast:
-            found.append(token_losses(subject.model, batch, route)[0].cpu())
-    return torch.cat(found).double().numpy()
-
-
-def documents_of(subject: Subject, corpus: Corpus) -> NDArray[np.int64]:
-    """The document of every prediction, in the same order."""
-    pieces = [
-        batch.documents[batch.targets != IGNORED].cpu() for batch in batches_of(subject.model, corpus, subject.context)
-    ]
-    of_piece: NDArray[np.int64] = cut(corpus, subject.context).document[torch.cat(pieces).numpy()]
-    return of_piece
+            losses = token_losses(subject.model, batch, route)[0]
+        predicted = (batch.targets != IGNORED).cpu()
+        documents, positions = (ids.cpu()[predicted].numpy() for ids in (batch.documents, batch.positions))
+        of_corpus[first[documents] + positions] = losses.cpu().numpy()
+    return of_corpus
 
 
 def measure_cross_domain(subject: Subject, options: MeasureOptions) -> CrossDomain:
@@ -166,9 +168,6 @@ def measure_samples(subject: Subject, options: MeasureOptions) -> list[Continuat
 def measure_leakage(subject: Subject, options: MeasureOptions) -> LeakageOfRun:
     """Uncalibrated losses after ablation, by tokens (DESIGN, section 6)."""
     mine, found = own_losses(subject), baselines_of(subject, options, "leakage")
-    for path in options.baselines:
-        if RunDirectory(path).config().routing.rule != "none":
-            raise ValueError(f"{path} is no standard run, which the leakage of others is measured by (rule none)")
     curves = {domain: baseline_curve([_point(of, domain) for of in found]) for domain in subject.config.routing.domains}
     return LeakageOfRun(
         domains={
@@ -231,10 +230,12 @@ def surface_of(directories: Sequence[Path], roc: Path | None = None) -> SurfaceO
     for directory in directories:
         config = RunDirectory(directory).config()
         data, method = config.data, "filter" if config.routing.rule == "none" else "sgtm"
-        found = losses_in(read_results(RunDirectory(directory).results_file))
         # A ROC curve's rate is of all other documents, not only of those that are not labelled retain.
         rate = data.false_positive_rate * (1 - data.retain_share)
-        at.setdefault((1 - data.undiscovered_share, rate, config.train.seed), {})[method] = found
+        methods = at.setdefault((1 - data.undiscovered_share, rate, config.train.seed), {})
+        if method in methods or (method == "filter" and data.filter == "none"):
+            raise ValueError(f"{directory} is a second {method} run at its point, or one with no filter; leave it out")
+        methods[method] = losses_in(read_results(RunDirectory(directory).results_file))
     if lonely := [point for point, methods in at.items() if len(methods) < 2]:
         raise ValueError(f"there are no two runs, SGTM and filter, at TPR {lonely[0][0]:g} and FPR {lonely[0][1]:g}")
     pairs = [_pair(recall, rate, of["sgtm"], of["filter"]) for (recall, rate, _), of in at.items()]
@@ -280,14 +281,23 @@ def own_losses(subject: Subject) -> Losses:
 
 
 def baselines_of(subject: Subject, options: MeasureOptions, measure: str) -> list[Results]:
-    """The results of the runs to compare with, evaluated on the same data as this one."""
+    """The results of the standard runs to compare with, evaluated on the same data as this one."""
     if not options.baselines:
         raise ValueError(f"{measure} compares a run with others; name them with --baselines")
-    found = [read_results(RunDirectory(path).results_file) for path in options.baselines]
-    for path, of in zip(options.baselines, found, strict=True):
-        if of.provenance.evaluated_on_sha256 != subject.data.sha256:
-            raise ValueError(f"{path} was evaluated on other data than {subject.directory}; evaluate both on the same")
+    found = [results_on_same_data(path, subject) for path in options.baselines]
+    for path in options.baselines:
+        if RunDirectory(path).config().routing.rule != "none":
+            raise ValueError(f"{path} is no standard run (rule none), which {measure} compares others with")
     return found
+
+
+def results_on_same_data(path: Path, subject: Subject) -> Results:
+    """The results of another run, with losses on all sets that this one is measured on."""
+    results = read_results(RunDirectory(path).results_file)
+    known = losses_in(results).sets
+    if results.provenance.evaluated_on_sha256 != subject.data.sha256 or not subject.data.test.keys() <= known.keys():
+        raise ValueError(f"{path} was evaluated on other data than {subject.directory}; evaluate both on the same")
+    return results
 
 
 def standard_error(losses: SetLosses, stage: str) -> float:

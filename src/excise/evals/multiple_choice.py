@@ -93,7 +93,7 @@ def score_choices(model: GPT, pairs: Sequence[Pair], route: Route, bias: Tensor 
     begins = torch.tensor([len(asked) - 1 for asked, _ in pairs], device=next(model.parameters()).device)
     total = torch.zeros(len(pairs), dtype=torch.float64)
     for batch in batches_of(model, corpus, context):
-        hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
+        hidden = model.hidden(**batch.inputs, route=route)
         targets = batch.targets.where(batch.positions >= begins[batch.documents], IGNORED)
         _, losses = model.losses(hidden, targets, torch.ones_like(hidden[..., 0]), route, bias)
         total.index_add_(0, batch.documents.clamp_min(0).flatten().cpu(), -losses.flatten().double().cpu())

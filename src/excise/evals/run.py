@@ -57,10 +57,7 @@ class Subject:
 
     @property
     def results_file(self) -> Path:
-        """results.json, or where an earlier checkpoint was asked for, a file of its own."""
-        file = RunDirectory(self.directory).results_file
-        latest = find_checkpoint(self.directory) == find_checkpoint(self.directory, self.done.step)
-        return file if latest else file.with_stem(f"results-step-{self.done.step}")
+        return results_file_of(self.directory, self.done.step)
 
     @property
     def provenance(self) -> Provenance:
@@ -80,6 +77,13 @@ class Subject:
             excise=version("excise"),
             torch=version("torch"),
         )
+
+
+def results_file_of(directory: Path, step: int | None = None) -> Path:
+    """results.json, or for a checkpoint other than the latest, a file of its own."""
+    file = RunDirectory(directory).results_file
+    latest = find_checkpoint(directory) == find_checkpoint(directory, step)
+    return file if latest else file.with_stem(f"results-step-{step}")
 
 
 def open_run(
@@ -112,7 +116,7 @@ def losses(subject: Subject) -> Losses:
         categories={c: SetLosses.of(documents) for name in base for c, documents in by_category[name].items()},
         category_means={name: SetLosses.mean_over(list(parts.values())) for name, parts in by_category.items()},
         removed=subject.removed,
-        forget_tokens=seen_in_training(subject.data, subject.done.tokens),
+        forget_tokens=seen_in_training(trained_on(subject), subject.done.tokens),
     )
 
 
@@ -120,6 +124,12 @@ def of_categories(corpus: Corpus, losses: DocumentLosses) -> dict[str, DocumentL
     """The losses of the documents of each category that a set holds."""
     columns = corpus.categories
     return {name: losses[columns.index == i] for i, name in enumerate(columns.names) if np.any(columns.index == i)}
+
+
+def trained_on(subject: Subject) -> Data:
+    """What a run was trained on, which need not be what it is measured on."""
+    same = subject.data.sha256 == RunDirectory(subject.directory).digests().data_sha256
+    return subject.data if same else load_data(subject.config.data, subject.config.routing.domains)
 
 
 def seen_in_training(data: Data, tokens: int) -> dict[str, ForgetTokens]:
@@ -140,19 +150,26 @@ class SeedSpreads:
     """By set, then by stage."""
 
 
-def seed_spreads(directories: Sequence[Path]) -> list[SeedSpreads]:
+def seed_spreads(directories: Sequence[Path], step: int | None = None) -> list[SeedSpreads]:
     """Mean and deviation over seeds of the evaluated runs among these, for every configuration with several."""
-    groups: dict[RunConfig, list[Path]] = {}
+    groups: dict[tuple[RunConfig | bytes, ...], dict[tuple[int, int], Path]] = {}
     for directory in directories:
-        files = RunDirectory(directory)
-        if files.results_file.exists() and "losses" in read_results(files.results_file).measures:
-            same = override(files.config(), {"train.seed": 0, "data.seed": 0})
-            groups.setdefault(same, []).append(directory)
-    return [_spread(group) for group in groups.values() if len(group) > 1]
+        file, config = results_file_of(directory, step), RunDirectory(directory).config()
+        if file.exists() and "losses" in read_results(file).measures:
+            of_seeds = groups.setdefault(_but_for_seeds(directory), {})
+            of_seeds.setdefault((config.train.seed, config.data.seed), directory)
+    return [_spread(list(group.values()), step) for group in groups.values() if len(group) > 1]
 
 
-def _spread(directories: Sequence[Path]) -> SeedSpreads:
-    found = [losses_in(read_results(RunDirectory(directory).results_file)).sets for directory in directories]
+def _but_for_seeds(directory: Path) -> tuple[RunConfig | bytes, ...]:
+    """What runs with several seeds have in common: their config, and what was done to them after training."""
+    config = override(RunDirectory(directory).config(), {"train.seed": 0, "data.seed": 0})
+    done = (directory / name for name in ("ablation.json", "unlearning.json"))
+    return config, *(file.read_bytes() if file.exists() else b"" for file in done)
+
+
+def _spread(directories: Sequence[Path], step: int | None) -> SeedSpreads:
+    found = [losses_in(read_results(results_file_of(directory, step))).sets for directory in directories]
 
     def spread(name: str, stage: str) -> Spread:
         values = [getattr(of_run[name], stage) for of_run in found]

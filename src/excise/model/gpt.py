@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from excise.model.attention import Pattern, attend, boundaries_of
 from excise.routing.head import head_losses
+from excise.routing.head import logits as head_logits
 from excise.routing.linear import OUTPUT, routed_linear
 from excise.routing.partition import BlockPartition, Partition, Piece, Pieces, whole
 from excise.routing.route import PLAIN, Route, Rows
@@ -48,47 +50,12 @@ class GPTConfig:
         return self.d_model // self.n_heads
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Who attends to whom, for blocks with global and with local attention: B 1 T S, where S is T, or 2 T where
-    documents mix labels."""
-
-    everywhere: Tensor
-    nearby: Tensor
-
-
-def attention_masks(documents: Tensor, window: int, route: Route) -> Masks:
-    """Causal masks that stay inside documents (B T numbers, equal within a document)."""
-    T = documents.shape[-1]
-    distance = torch.arange(T, device=documents.device).unsqueeze(-1) - torch.arange(T, device=documents.device)
-    inside = (documents.unsqueeze(-1) == documents.unsqueeze(-2)) & (distance >= 0)  # B T T
-    near = inside & (distance < window)
-    return Masks(_edges(inside, route).unsqueeze(1), _edges(near, route).unsqueeze(1))
-
-
-def _edges(mask: Tensor, route: Route) -> Tensor:
-    """Edges within a label go to live keys, edges between labels to the detached copies behind them."""
-    if route.same_label is None:
-        return mask
-    return torch.cat([mask & route.same_label, mask & ~route.same_label], -1)
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Unscaled attention (B H T K)."""
-    if not q.shape[1]:
-        return q  # every head is hidden
-    if q.device.type == "cpu" and q.dtype != torch.float32:
-        # The backward pass of attention in bfloat16 is slower than in float32 on a CPU.
-        with torch.autocast("cpu", enabled=False):
-            return attend(q.float(), k.float(), v.float(), mask).to(q.dtype)
-    return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
-
-
 class Attention(nn.Module):
     """Heads that add up through W_O."""
 
-    def __init__(self, config: GPTConfig, pieces: BlockPartition, seed: int, name: str) -> None:
+    def __init__(self, config: GPTConfig, pieces: BlockPartition, local: bool, seed: int, name: str) -> None:
         super().__init__()
+        self.local = local
         D, self.head_size = config.d_model, config.head_size
         per_head = scaled(pieces.heads, 3 * self.head_size)
         self.qkv = OutputSplit(normal(seed, f"{name}.qkv", (size(per_head), D), INITIAL_STD), None, per_head)
@@ -100,15 +67,12 @@ class Attention(nn.Module):
             scaled(pieces.heads, self.head_size),
         )
 
-    def forward(self, x: Tensor, mask: Tensor, route: Route) -> Tensor:
+    def forward(self, x: Tensor, pattern: Pattern, route: Route) -> Tensor:
         B, T, _ = x.shape
         qkv = self.qkv(x, route)
         H = qkv.shape[-1] // (3 * self.head_size)
-        q, k, v = qkv.view(B, T, H, 3, self.head_size).permute(3, 0, 2, 1, 4)  # B H T K each
-        if route.same_label is not None:
-            k, v = torch.cat([k, k.detach()], 2), torch.cat([v, v.detach()], 2)  # B H 2T K
-        y = attend(q, k, v, mask)
-        return self.out(y.transpose(1, 2).flatten(2), route)  # type: ignore[no-any-return]
+        q, k, v = qkv.view(B, T, H, 3, self.head_size).unbind(3)  # B T H K each
+        return self.out(attend(q, k, v, pattern, local=self.local).flatten(2), route)  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):
@@ -131,15 +95,17 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: GPTConfig, pieces: BlockPartition, norms: str, seed: int, name: str) -> None:
+    def __init__(
+        self, config: GPTConfig, pieces: BlockPartition, norms: str, local: bool, seed: int, name: str
+    ) -> None:
         super().__init__()
         self.norm_1 = Norm(config.d_model, norms)
-        self.attention = Attention(config, pieces, seed, f"{name}.attention")
+        self.attention = Attention(config, pieces, local, seed, f"{name}.attention")
         self.norm_2 = Norm(config.d_model, norms)
         self.mlp = MLP(config, pieces, seed, f"{name}.mlp")
 
-    def forward(self, x: Tensor, mask: Tensor, route: Route) -> Tensor:
-        x = x + self.attention(self.norm_1(x, route), mask, route)
+    def forward(self, x: Tensor, pattern: Pattern, route: Route) -> Tensor:
+        x = x + self.attention(self.norm_1(x, route), pattern, route)
         return x + self.mlp(self.norm_2(x, route), route)  # type: ignore[no-any-return]
 
 
@@ -155,7 +121,7 @@ class GPT(nn.Module):
         self.tokens = Embedding(normal(seed, "tokens", (V, D), INITIAL_STD), part)
         self.positions = Embedding(normal(seed, "positions", (config.context, D), INITIAL_STD), part)
         self.blocks = nn.ModuleList(
-            Block(config, pieces, self.partition.norms, seed, f"blocks.{i}")
+            Block(config, pieces, self.partition.norms, i % 2 == 1, seed, f"blocks.{i}")
             for i, pieces in enumerate(self.partition.blocks)
         )
         self.norm = Norm(D, self.partition.norms)
@@ -167,29 +133,44 @@ class GPT(nn.Module):
         *,
         positions: Tensor | None = None,
         documents: Tensor | None = None,
+        boundaries: Tensor | None = None,
         route: Route = PLAIN,
     ) -> Tensor:
         """Logits (B T V) of tokens (B T); a row holds one document where `documents` does not say otherwise."""
-        return self.logits(self.hidden(tokens, positions=positions, documents=documents, route=route), route)
+        hidden = self.hidden(tokens, positions=positions, documents=documents, boundaries=boundaries, route=route)
+        return self.logits(hidden, route)
 
     def hidden(
-        self, tokens: Tensor, *, positions: Tensor | None = None, documents: Tensor | None = None, route: Route = PLAIN
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        boundaries: Tensor | None = None,
+        route: Route = PLAIN,
     ) -> Tensor:
-        """What the output head reads (B T D)."""
+        """What the output head reads (B T D); the boundaries of documents are found where they are not given, which
+        takes a while on a GPU."""
         T = tokens.shape[-1]
         if T > self.config.context:
             raise ValueError(f"a sequence of {T} tokens is longer than the model's context={self.config.context}")
         if positions is None:
             positions = torch.arange(T, device=tokens.device).expand_as(tokens)
-        masks = attention_masks(torch.zeros_like(tokens) if documents is None else documents, self.config.window, route)
+        if documents is None:
+            documents = torch.zeros_like(tokens)
+        if boundaries is None:
+            boundaries = boundaries_of(documents)
+        pattern = Pattern(documents, boundaries, self.config.window, route.same_label)
         x = self.tokens(tokens, route) + self.positions(positions, route)
-        for i, block in enumerate(self.blocks):
-            x = block(x, masks.nearby if i % 2 else masks.everywhere, route)
+        for block in self.blocks:
+            x = block(x, pattern, route)
         return self.norm(x, route)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor, route: Route = PLAIN, shift: Tensor | None = None) -> Tensor:
         """The tied output head (B T V), with a calibration bias added where one is given."""
         weight, bias, frozen = self._head(route, shift)
+        if not torch.is_grad_enabled():
+            return head_logits(hidden, weight, bias)
         biases = [] if bias is None else [bias]
         return routed_linear(hidden, [weight], [frozen], OUTPUT, biases, [frozen] * len(biases))
 

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from excise.routing.linear import hide
 from excise.routing.route import Rows
 
-CHUNK = 256
+CHUNK = {"cpu": 256, "cuda": 4096}
 """Rows whose logits are in memory at a time."""
+MULTIPLE = {"cpu": 1, "cuda": 64}
+"""The vocabulary is padded to a multiple of this, without which matrix products on a GPU are several times slower."""
 SMALLEST = torch.finfo(torch.float32).tiny
 """A probability below this counts as this in the loss that is reported; the gradient is exact all the same."""
 
@@ -40,12 +42,32 @@ def head_losses(
 
 def _losses(rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: Tensor) -> Tensor:
     """Each row's loss, where no gradient is wanted."""
-    chunks = []
-    for first in range(0, len(rows), CHUNK):
-        here = slice(first, first + CHUNK)
+    chunks, chunk = [], CHUNK[rows.device.type]
+    weight, bias = padded(weight, bias, weight.dtype)
+    for first in range(0, len(rows), chunk):
+        here = slice(first, first + chunk)
         log_p = nn.functional.linear(rows[here], weight, bias).log_softmax(-1, dtype=torch.float32)
         chunks.append(-log_p.gather(-1, wanted[here].unsqueeze(-1)).squeeze(-1))
     return torch.cat(chunks)
+
+
+def logits(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The logits of rows (... V), where no gradient is wanted."""
+    V = len(weight)
+    return nn.functional.linear(rows, *padded(weight, bias, weight.dtype))[..., :V]
+
+
+def padded(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """The head in this precision, with more tokens at its end that are never predicted, where the device wants them."""
+    n_more = -len(weight) % MULTIPLE[weight.device.type]
+    if not n_more:
+        return weight.to(dtype), None if bias is None else bias.to(dtype)
+    if bias is None:
+        bias = weight.new_zeros(len(weight))
+    never = torch.finfo(dtype).min / 2
+    return nn.functional.pad(weight.to(dtype), (0, 0, 0, n_more)), nn.functional.pad(
+        bias.to(dtype), (0, n_more), value=never
+    )
 
 
 class _HeadLosses(torch.autograd.Function):
@@ -55,15 +77,16 @@ class _HeadLosses(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-        head, offset = weight.to(dtype), None if bias is None else bias.to(dtype)
+        head, offset = padded(weight, bias, dtype)
+        V, chunk = len(weight), CHUNK[device]
         needs_hidden, needs_head = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and frozen is not True
         dhidden = torch.empty_like(hidden) if needs_hidden else None
         dweight = torch.zeros_like(weight) if needs_head else None
         dbias = torch.zeros_like(bias) if needs_head and bias is not None else None
         losses = torch.empty_like(weights)
         head_weights = hide(weights.unsqueeze(-1), frozen)  # N 1
-        for start in range(0, len(targets), CHUNK):
-            here = slice(start, start + CHUNK)
+        for start in range(0, len(targets), chunk):
+            here = slice(start, start + chunk)
             h, t = hidden[here].to(dtype), targets[here].unsqueeze(-1)
             logits = nn.functional.linear(h, head, offset)
             p = logits.softmax(-1, dtype=dtype)
@@ -73,9 +96,9 @@ class _HeadLosses(torch.autograd.Function):
             if dhidden is not None:
                 dhidden[here] = (g @ head) * weights[here].unsqueeze(-1)
             if dweight is not None:
-                dweight += g.T @ (h * head_weights[here]).to(dtype)
+                dweight += (g.T @ (h * head_weights[here]).to(dtype))[:V]
             if dbias is not None:
-                dbias += head_weights[here].squeeze(-1).to(dtype) @ g
+                dbias += (head_weights[here].squeeze(-1).to(dtype) @ g)[:V]
         ctx.save_for_backward(dhidden, dweight, dbias)
         ctx.mark_non_differentiable(losses)
         return (losses * weights).sum(), losses

@@ -25,7 +25,7 @@ def route_of(batch: Batch, effects: Sequence[Effect]) -> Route:
 
 def routed_losses(model: GPT, batch: Batch, route: Route, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The weighted sum of the losses of a batch, for the backward pass, and each row's loss (B T)."""
-    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents, route=route)
+    hidden = model.hidden(**batch.inputs, route=route)
     return model.losses(hidden, batch.targets, weights, route)
 
 

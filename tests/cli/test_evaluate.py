@@ -1,0 +1,160 @@
+"""`excise evaluate`, `attack` and `unlearn`: what they write, and that bad input costs one sentence and no result."""
+
+import json
+from dataclasses import asdict
+from shutil import copytree, rmtree
+
+import pytest
+
+from excise.cli.main import main
+from excise.data.tokens import train_tokenizer
+from excise.data.topics import CATEGORIES, questions
+from tests.evals.runs import PLAIN, copy_of, diverge, prepared, results_of, train_run
+
+QUICK = ["--steps", "2", "--evaluate-every", "1", "--learning-rates", "1e-3", "--rows-per-step", "2"]
+PRECISIONS = ("float32", "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """SGTM and no filter in both precisions, evaluated."""
+    folder = tmp_path_factory.mktemp("runs")
+    for precision in PRECISIONS:
+        train_run(folder / f"sgtm-{precision}", **{"train.precision": precision})
+        train_run(folder / f"plain-{precision}", **PLAIN, **{"train.precision": precision})
+    assert main(["evaluate", *(str(run) for run in sorted(folder.iterdir()))]) == 0
+    return folder
+
+
+def measures(run):
+    return results_of(run)["measures"]
+
+
+def test_evaluation_of_several_runs_leaves_results_in_each(runs):
+    for run in runs.iterdir():
+        provenance = results_of(run)["provenance"]
+        assert f"{provenance['run']} {provenance['precision']}" == f"{run.name} {run.name.split('-')[1]}"
+        found = measures(run)["losses"]
+        assert set(found["categories"]) == set(CATEGORIES)
+        assert found["removed"] == (["biology"] if "sgtm" in run.name else [])
+        biology = found["sets"]["biology"]
+        assert (biology["before"] == biology["ablated"]) == ("plain" in run.name)
+
+
+def test_measures_are_added_to_those_taken_before(runs, tmp_path, capsys):
+    run = copytree(runs / "sgtm-float32", tmp_path / "run")
+    (file := tmp_path / "questions.jsonl").write_text(
+        "".join(json.dumps(asdict(question)) + "\n" for question in questions(8, seed=0))
+    )
+    others = ["gradient_norms", "cross_domain", "samples", "multiple_choice", "token_losses"]
+    options = ["--prompts", "The whale", "--questions", str(file), "--against", str(runs / "plain-float32")]
+    assert main(["evaluate", str(run), "--measures", *others, "--documents", "3", *options]) == 0
+    assert str(run / "results.json") in capsys.readouterr().out
+    found = measures(run)
+    assert set(found) == {"losses", *others}
+    assert found["losses"] == measures(runs / "sgtm-float32")["losses"]
+    sets = found["losses"]["sets"]
+    for removed, stage in zip(found["cross_domain"]["rows"], ("before", "ablated"), strict=True):
+        assert removed["losses"] == pytest.approx({name: of[stage] for name, of in sets.items()}, rel=1e-6)
+    norms = found["gradient_norms"]["relative_gradient_norm"]
+    assert [len(of["values"]) for parts in norms.values() for of in parts.values()] == [3] * 6, "2 sets, 3 parts"
+    (sample,) = found["samples"]
+    assert set(sample["written"]) == {"full", "ablated", "plain-float32"}
+    assert [answers[0]["n_questions"] for answers in found["multiple_choice"]["models"].values()] == [8, 8]
+    assert found["token_losses"]["against"] == results_of(runs / "plain-float32")["provenance"]
+
+
+def test_an_earlier_checkpoint_has_results_of_its_own_and_can_be_matched(runs, tmp_path):
+    run, baseline = copytree(runs / "sgtm-float32", tmp_path / "run"), runs / "plain-float32"
+    assert main(["evaluate", str(run), "--step", "2"]) == 0
+    early = results_of(run, "results-step-2.json")
+    goal = early["measures"]["losses"]["sets"]["general"]["ablated"] - 1e-4
+    target = copy_of(baseline, tmp_path / "target", numbers={"measures/losses/sets/general/ablated": goal})
+    options = ["--match", str(target), *QUICK, "--no-in-context"]
+    assert main(["attack", str(run), "--baseline", str(baseline), *options]) == 0
+    attacked = results_of(run, "results-step-2.json")
+    assert (attacked["provenance"], attacked["provenance"]["step"]) == (early["provenance"], 2)
+    assert set(attacked["measures"]) == {"losses", "relearning"}
+    assert (run / "results.json").read_bytes() == (runs / "sgtm-float32" / "results.json").read_bytes()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_attack_begins_at_the_evaluated_losses_and_no_filter_needs_no_step(runs, tmp_path, precision):
+    baseline = copytree(runs / f"plain-{precision}", tmp_path / "plain")
+    run = copytree(runs / f"sgtm-{precision}", tmp_path / "sgtm")
+    ways = ["zero", "reinitialise", "remove"]
+    assert main(["attack", str(run), "--baseline", str(baseline), *QUICK, "--ablations", *ways]) == 0
+    assert main(["attack", str(baseline), "--baseline", str(baseline), *QUICK, "--no-in-context"]) == 0
+    for directory, ablations in ((run, ways), (baseline, ["none"])):
+        losses, found = measures(directory)["losses"]["sets"], measures(directory)["relearning"]
+        assert [one["ablation"] for one in found] == ablations
+        for one in found:
+            assert one["baseline_loss"] == measures(baseline)["losses"]["sets"]["biology"]["ablated"]
+            points = one["attacks"][0]["points"]
+            assert [point["step"] for point in points] == [0, 1, 2]
+            for name in ("retain", "biology"):
+                assert points[0]["losses"][name] == losses[name]["ablated"], "exactly"
+                assert points[2]["losses"][name] != losses[name]["ablated"]
+    assert measures(baseline)["relearning"][0]["relearning_steps"] == 0
+    assert [of["prefix_tokens"] for of in measures(run)["in_context"]["forget"]] == [0, 16, 32, 64]
+    assert "in_context" not in measures(baseline)
+
+
+def test_a_run_that_has_unlearned_is_one_of_its_own_and_another_seed_is_not(runs, tmp_path, capsys):
+    run, unlearned = runs / "plain-float32", tmp_path / "unlearned"
+    seed = copy_of(run, tmp_path / "seed", {"train.seed": 1})
+    options = ["--steps", "2", "--batch-size", "2", "--learning-rate", "0.01"]
+    assert main(["unlearn", str(run), "--to", str(unlearned), *options]) == 0
+    assert main(["evaluate", str(run), str(unlearned), str(seed)]) == 0
+    assert measures(run)["losses"]["sets"] != measures(unlearned)["losses"]["sets"]
+    assert "over 2 seeds: plain-float32, seed" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def bad(runs, tmp_path_factory):
+    """Runs and data that cannot be evaluated, by what is wrong with them."""
+    folder = tmp_path_factory.mktemp("bad")
+    copies = {name: copytree(runs / "sgtm-float32", folder / name) for name in ("RUN", "UNTRAINED", "DIVERGED")}
+    rmtree(copies["UNTRAINED"] / "checkpoints")
+    diverge(copies["DIVERGED"])
+    train_tokenizer(["a few words"], 300).save(folder / "tokenizer.json")
+    data = {
+        "OTHER_TOKENIZER": prepared(folder / "other", str(folder / "tokenizer.json")),
+        "WITHOUT_CHEMISTRY": prepared(folder / "without", without="chemistry"),
+    }
+    return {**copies, **data, "PLAIN": runs / "plain-float32"}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("evaluate", "name at least one run to evaluate"),
+        ("evaluate UNTRAINED", "has no checkpoint yet; train it first"),
+        ("evaluate RUN --step 3", "has no checkpoint of step 3, only of 2, 4"),
+        ("evaluate RUN --data OTHER_TOKENIZER", "was trained with another tokenizer than the one of"),
+        ("evaluate RUN --data WITHOUT_CHEMISTRY", "no test document of 'chemistry' is left"),
+        ("evaluate DIVERGED", "the model's losses on 'retain' are not finite"),
+        ("evaluate RUN --measures leakage --baselines nowhere", "nowhere has not been evaluated yet"),
+        ("evaluate RUN --measures samples", "give some with --prompts"),
+        ("evaluate RUN --measures gradient_norms --documents 0", "documents=0 leaves none to look at"),
+        ("evaluate RUN --measures loses", "--measures loses is not known; did you mean 'losses'?"),
+        ("attack --baseline PLAIN", "name at least one run to attack"),
+        ("attack RUN --baseline nowhere", "nowhere has not been evaluated yet"),
+        ("attack RUN --baseline PLAIN --domain biolgy", "did you mean 'biology'?"),
+        ("attack DIVERGED --baseline PLAIN", "an attack needs a sound model"),
+        ("unlearn RUN --to PLAIN", "is not empty; choose another directory"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_no_result_is_touched(bad, capsys, tmp_path, monkeypatch, command, message):
+    def results():
+        return {file: file.read_bytes() for folder in bad.values() for file in folder.glob("results*")}
+
+    monkeypatch.chdir(tmp_path)
+    before = results()
+    assert main([str(bad.get(word, word)) for word in command.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert results() == before
+    assert len(before) == 4

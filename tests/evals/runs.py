@@ -45,6 +45,7 @@ def tiny_run(**changes: Any) -> RunConfig:
         "train.budget.amount": 4,
         "train.learning_rate": 0.05,
         "train.warmup_steps": 0,
+        "train.device": "cpu",
         "train.checkpoint_every": 2,
         "train.keep_checkpoints": True,
     }

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from excise.data.dataset import ForgetTokens, load_data
+from excise.data.dataset import load_data
 from excise.data.loader import Loader
 from excise.data.packing import IGNORED
 from excise.evals.losses import STAGES, evaluate, stage_losses
-from excise.evals.results import add_measures, losses_in, read_results
+from excise.evals.results import ForgetTokens, add_measures, losses_in, read_results
 from excise.evals.run import losses, open_run, seed_spreads, seen_in_training
 from excise.files import sha256_of
 from excise.labels import FIRST_DOMAIN_ID, RETAIN_ID
@@ -89,7 +89,8 @@ def test_every_number_can_be_traced(run, subject):
     assert noted["run"] == "sgtm"
     assert (noted["step"], noted["seed"], noted["precision"]) == (4, 3, "float32")
     assert noted["checkpoint_sha256"] == sha256_of(run / "checkpoints" / "step-4" / "manifest.json")
-    assert noted["data_sha256"] == noted["evaluated_on_sha256"] == subject.data.sha256 == record["data_sha256"]
+    assert noted["data_sha256"] == subject.data.sha256 == record["data_sha256"]
+    assert noted["evaluated_on_sha256"] == subject.data.held_out_sha256
     assert noted["tokenizer_sha256"] == subject.data.tokenizer.sha256 == record["tokenizer_sha256"]
     assert (noted["tokens"], noted["parameters"]) == (subject.done.tokens, n_parameters(subject.model))
 
@@ -113,7 +114,8 @@ def test_an_earlier_checkpoint_has_a_file_of_its_own(run, tmp_path):
     early = open_run(copy, step=2, calibrate=some_bias)
     add_measures(early.results_file, early.provenance, {"losses": losses(early)})
     assert (copy / "results.json").read_bytes() == before
-    assert results_of(copy, "results-step-2.json")["provenance"]["step"] == 2
+    noted = results_of(copy, "results-step-2.json")["provenance"]
+    assert noted["checkpoint_sha256"] == sha256_of(copy / "checkpoints" / "step-2" / "manifest.json")
     assert open_run(copy, step=4).results_file == copy / "results.json"
 
 
@@ -135,14 +137,15 @@ def test_forget_tokens_are_those_that_training_sees(rule, filter):
             tokens += batch.n_predicted
     assert unlabeled > 0
     assert (labelled == 0) == (filter == "weak")
-    assert seen_in_training(data, tokens) == {"biology": ForgetTokens(labelled, unlabeled)}
+    assert seen_in_training(data, config, tokens) == {"biology": ForgetTokens(labelled, unlabeled)}
 
 
 def test_forget_tokens_are_those_of_training_whatever_a_run_is_measured_on(run, subject, found):
-    assert found.forget_tokens == seen_in_training(subject.data, subject.done.tokens)
+    assert found.forget_tokens == seen_in_training(subject.data, subject.config, subject.done.tokens)
     other = load_data(tiny_run(**{"data.seed": 1, "data.n_stories": 24}).data, ("biology",))
     elsewhere = open_run(run, other, calibrate=some_bias)
-    assert elsewhere.provenance.evaluated_on_sha256 == other.sha256 != elsewhere.provenance.data_sha256
+    assert elsewhere.provenance.evaluated_on_sha256 == other.held_out_sha256 != subject.data.held_out_sha256
+    assert elsewhere.results_file.name == f"results-on-{other.sha256[:12]}.json"
     assert losses(elsewhere).forget_tokens == found.forget_tokens
 
 

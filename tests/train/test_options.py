@@ -4,6 +4,7 @@ import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,7 +44,7 @@ def data():
         calibration={},
         test={},
         tokenizer=SimpleNamespace(vocabulary_size=61),
-        forget_tokens={},
+        truth=np.zeros(0, np.int64),
         sha256="",
     )
 

@@ -52,7 +52,7 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(AttackArguments, args, "attack")
     if not arguments.runs:
         raise ValueError("name at least one run to attack: excise attack RUN... --baseline RUN")
-    from excise.evals.attacks import baseline_loss, in_context_run, matched_step, relearn_run, the_domain
+    from excise.evals.attacks import baseline_loss, in_context_run, matched_step, relearn_run, the_domain, with_earlier
     from excise.evals.results import add_measures
     from excise.evals.run import open_run
 
@@ -63,7 +63,8 @@ def main(args: Sequence[str]) -> int:
         domain = the_domain(subject.config, arguments.domain)
         goal, attacks = baseline_loss(arguments.baseline, subject, domain), attacks_of(arguments, subject.config)
         with AttackBar(console, f"{directory}, step {subject.done.step}", attacks, domain) as bar:
-            measured: dict[str, Any] = {"relearning": relearn_run(subject, domain, goal, attacks, bar)}
+            made = relearn_run(subject, domain, goal, attacks, bar)
+        measured: dict[str, Any] = {"relearning": with_earlier(made, subject.results_file, subject.provenance)}
         if arguments.in_context:
             measured["in_context"] = in_context_run(subject, domain)
         results = add_measures(subject.results_file, subject.provenance, measured)

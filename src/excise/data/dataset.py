@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -70,14 +71,6 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class ForgetTokens:
-    """Predictions in the training documents that truly belong to a domain, by whether they are labelled so."""
-
-    labelled: int
-    unlabeled: int
-
-
-@dataclass(frozen=True)
 class Data:
     """Everything a run reads."""
 
@@ -87,10 +80,19 @@ class Data:
     test: Mapping[str, Corpus]
     """The same sets."""
     tokenizer: Tokenizer
-    forget_tokens: Mapping[str, ForgetTokens]
-    """Of an epoch, by domain."""
+    truth: NDArray[np.int64]
+    """The number of the domain that each training document truly belongs to, or a negative one."""
     sha256: str
     """Of the whole source, whatever of it is filtered or held out."""
+
+    @cached_property
+    def held_out_sha256(self) -> str:
+        """Of the documents for calibration and test, and of how they are grouped."""
+        digest = hashlib.sha256(self.sha256.encode())
+        for split in (self.calibration, self.test):
+            for name, corpus in split.items():
+                digest.update(f"{name} {len(corpus)}".encode() + corpus.starts.tobytes())
+        return digest.hexdigest()
 
 
 def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
@@ -107,7 +109,7 @@ def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     if not len(kept):
         raise ValueError(f"the train split is empty once data.filter={config.filter!r} is applied")
     calibration, test = _held_out(splits[TEST], config, domains)
-    return Data(kept, calibration, test, tokenizer, _forget_tokens(kept, truth[left], domains), sha256)
+    return Data(kept, calibration, test, tokenizer, truth[left], sha256)
 
 
 def everything(config: DataConfig) -> DataConfig:
@@ -146,17 +148,6 @@ def _splits(config: DataConfig) -> tuple[Mapping[str, Tokenised], Tokenizer, str
         tokenizer,
         hashlib.sha256(b"".join(split.tokens[:].tobytes() for split in splits.values())).hexdigest(),
     )
-
-
-def _forget_tokens(train: Corpus, truth: NDArray[np.int64], domains: Sequence[str]) -> dict[str, ForgetTokens]:
-    def count(members: NDArray[np.bool_]) -> int:
-        return int((train.lengths[members] - 1).sum())
-
-    labelled = train.labels >= FIRST_DOMAIN_ID
-    return {
-        domain: ForgetTokens(count((truth == number) & labelled), count((truth == number) & ~labelled))
-        for number, domain in enumerate(domains)
-    }
 
 
 def _domain_of(config: DataConfig, domains: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,6 @@ yielded as a `BadRow`, for whoever reads to count; a damaged file is an error.
 """
 
 import gzip
-import importlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,9 +16,10 @@ from typing import Any
 from excise.extras import needs
 from excise.labels import UNLABELED
 
-fast_loads: Callable[[bytes], Any] = json.loads
-with suppress(ImportError):  # it comes with the `data` extra, and nothing depends on it but speed
-    fast_loads = importlib.import_module("orjson").loads
+try:  # it comes with the `data` extra, and nothing depends on it but speed
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ def read_jsonl(path: Path, fields: Fields) -> Rows:
             row = _parse(line)
         except UnicodeDecodeError:
             yield BadRow(where, "is not UTF-8")
+        except UnicodeEncodeError:
+            yield BadRow(where, "has half of a surrogate pair, which is not Unicode")
         except json.JSONDecodeError:
             yield BadRow(where, "is not JSON")
         else:
@@ -96,10 +98,12 @@ def read_jsonl(path: Path, fields: Fields) -> Rows:
 
 
 def _parse(line: bytes) -> Any:
-    try:
-        return fast_loads(line)
-    except json.JSONDecodeError:
-        return json.loads(line)  # which reads more, and tells encodings from syntax
+    with suppress(json.JSONDecodeError):
+        if orjson is not None:
+            return orjson.loads(line)
+    row = json.loads(line)  # which reads more, and tells encodings from syntax
+    json.dumps(row, ensure_ascii=False).encode()
+    return row
 
 
 def read_parquet(path: Path, fields: Fields) -> Rows:
@@ -147,10 +151,6 @@ def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document 
     text, label = row.get(fields.text), row.get(fields.label) or UNLABELED
     if not isinstance(text, str) or not text.strip():
         return BadRow(where, f"has no text in {fields.text!r}")
-    try:
-        text.isascii() or text.encode()
-    except UnicodeEncodeError:
-        return BadRow(where, "has half of a surrogate pair in its text, which is not Unicode")
     if not isinstance(label, str):
         return BadRow(where, f"has the label {label!r}, which is not a word")
     category = row.get(fields.category) if fields.category else label

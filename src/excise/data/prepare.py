@@ -103,6 +103,7 @@ def prepare(
     for shard in engines.run(engine, partial(make_shard, out), _shares(opened, config, bad), processes):
         done.append(shard)
         listener(shard)
+    del TOKENIZERS[out]
     if not any(shard.split == TRAIN for shard in done):
         raise ValueError(f"the source {source!r} holds no document to train on")
     manifest = Manifest(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excise.data.documents import Document
-from excise.data.tokens import Tokenizer
+from excise.data.tokens import Tokenizer, smallest_type
 
 
 class Slices(Protocol):
@@ -70,6 +70,7 @@ class Tokenised:
 def tokenise(documents: Sequence[Document], tokenizer: Tokenizer) -> Tokenised:
     """Documents as tokens, each closed by the end-of-text token, which has the label of the document."""
     tokens, words = [], []
+    end_of_text = np.array([tokenizer.end_of_text], tokenizer.dtype)
     mixed = any(document.spans for document in documents)
     for document in documents:
         if document.spans:
@@ -77,11 +78,11 @@ def tokenise(documents: Sequence[Document], tokenizer: Tokenizer) -> Tokenised:
         else:
             ids = tokenizer.encode_array(document.text)
             labels = [document.label] * len(ids) if mixed else []
-        tokens += [ids, np.array([tokenizer.end_of_text], np.uint32)]
+        tokens += [ids, end_of_text]
         words += [*labels, document.label] if mixed else []
     lengths = np.array([len(ids) + 1 for ids in tokens[::2]], np.int64)
     return Tokenised(
-        tokens=np.concatenate(tokens or [np.zeros(0, np.uint32)]).astype(smallest_type(tokenizer.vocabulary_size)),
+        tokens=np.concatenate(tokens or [end_of_text[:0]]),
         lengths=lengths,
         categories=Column.of([document.category for document in documents]),
         labels=Column.of([document.label for document in documents]),
@@ -89,19 +90,14 @@ def tokenise(documents: Sequence[Document], tokenizer: Tokenizer) -> Tokenised:
     )
 
 
-def _with_labels(document: Document, tokenizer: Tokenizer) -> tuple[NDArray[np.uint32], list[str]]:
+def _with_labels(document: Document, tokenizer: Tokenizer) -> tuple[NDArray[Any], list[str]]:
     """Tokens, and for each the label of the span that its last character is in."""
     ids, offsets = tokenizer.encode_with_offsets(document.text)
     of_character = np.zeros(len(document.text), np.int64)
     for i, span in enumerate(document.spans, 1):
         of_character[span.start : span.end] = i
     names = [document.label, *(span.label for span in document.spans)]
-    return np.array(ids, np.uint32), [names[of_character[end - 1]] for _, end in offsets]
-
-
-def smallest_type(n: int) -> type[np.unsignedinteger[Any]]:
-    """The smallest unsigned type for numbers below n."""
-    return np.uint8 if n <= 1 << 8 else np.uint16 if n <= 1 << 16 else np.uint32
+    return np.array(ids, tokenizer.dtype), [names[of_character[end - 1]] for _, end in offsets]
 
 
 class Joined:

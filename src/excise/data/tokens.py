@@ -29,6 +29,11 @@ STORY_VOCABULARY_SIZE = 4096
 STORIES_TO_TRAIN_ON = 10_000
 
 
+def smallest_type(n: int) -> type[np.unsignedinteger[Any]]:
+    """The smallest unsigned type for numbers below n."""
+    return np.uint8 if n <= 1 << 8 else np.uint16 if n <= 1 << 16 else np.uint32
+
+
 class Tokenizer:
     """Text to token ids and back, with one special token that stands between documents."""
 
@@ -78,12 +83,16 @@ class Tokenizer:
         """The tokens of one text, without any special token."""
         return [int(token) for token in self.encode_array(text)]
 
-    def encode_array(self, text: str) -> NDArray[np.uint32]:
-        """The tokens of one text as an array."""
+    def encode_array(self, text: str) -> NDArray[Any]:
+        """The tokens of one text as an array of the smallest type that holds the vocabulary."""
         if self._fast is None:
-            return np.array(self._inner.encode(text, add_special_tokens=False).ids, np.uint32)
+            return np.array(self._inner.encode(text, add_special_tokens=False).ids, self.dtype)
         encoding, token_of_rank = self._fast
         return token_of_rank[np.array(encoding.encode_ordinary(text), np.uint32)]
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger[Any]]:
+        return smallest_type(self.vocabulary_size)
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The tokens of one text, and the characters that each stands for; by HuggingFace's implementation."""
@@ -103,7 +112,7 @@ GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s
 """Words as GPT-2 cuts them."""
 
 
-def _fast_encoding(content: dict[str, Any]) -> tuple[tiktoken.Encoding, NDArray[np.uint32]] | None:
+def _fast_encoding(content: dict[str, Any]) -> tuple[tiktoken.Encoding, NDArray[Any]] | None:
     """The same tokenizer for `tiktoken`, with the token of each of its ranks; None where it cannot express it."""
     model, before = content["model"], content["pre_tokenizer"] or {}
     gpt2_words = before.get("type") == "ByteLevel" and before["use_regex"] and not before["add_prefix_space"]
@@ -118,7 +127,8 @@ def _fast_encoding(content: dict[str, Any]) -> tuple[tiktoken.Encoding, NDArray[
     latin = str.maketrans({character: chr(byte) for byte, character in enumerate(_byte_characters())})
     ranks = {token.translate(latin).encode("latin-1"): rank for rank, token in enumerate(written)}
     encoding = tiktoken.Encoding("byte-level", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
-    return encoding, np.array([model["vocab"][token] for token in written], np.uint32)
+    tokens = [model["vocab"][token] for token in written]
+    return encoding, np.array(tokens, smallest_type(_vocabulary_size(content)))
 
 
 def _vocabulary_size(content: dict[str, Any]) -> int:

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from excise.data.dataset import true_sets
 from excise.evals.in_context import InContext, in_context
 from excise.evals.losses import evaluate
 from excise.evals.measures import results_on_same_data, some
 from excise.evals.relearning import AttackConfig, AttackPoint, Relearning, relearn, retain_matched
-from excise.evals.results import losses_in
+from excise.evals.results import Provenance, losses_in, plain, read_results, same_source
 from excise.evals.run import Subject, open_run
 from excise.labels import GROUPS, RETAIN, nearest
 from excise.model.ablation import ablate
@@ -81,7 +82,20 @@ def relearn_run(
 
 
 def in_context_run(subject: Subject, domain: str, n_documents: int = 256) -> InContext:
-    """Forget text in front of test documents of the domain, whose module is removed."""
-    model = ablate(subject.model, domain) if domain in subject.removed else subject.model
-    test = subject.data.test
-    return in_context(model, some(test[domain], n_documents), some(test[RETAIN], n_documents))
+    """Forget text in front of test documents of the domain, with all modules removed."""
+    model, test = subject.model, subject.data.test
+    for module in subject.removed:
+        model = ablate(model, module)
+    with subject.autocast:
+        return in_context(model, some(test[domain], n_documents), some(test[RETAIN], n_documents))
+
+
+def with_earlier(attacks: Sequence[Relearning], file: Path, provenance: Provenance) -> list[Any]:
+    """These attacks and, before them, those of other kinds that were made on the same checkpoint earlier."""
+    new = [plain(attack) for attack in attacks]
+    if not file.exists():
+        return new
+    results = read_results(file)
+    earlier = results.measures.get("relearning", []) if same_source(results.provenance, provenance) else []
+    kinds = [(attack["config"], attack["domain"]) for attack in new]
+    return [attack for attack in earlier if (attack["config"], attack["domain"]) not in kinds] + new

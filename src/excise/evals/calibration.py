@@ -66,9 +66,10 @@ def calibrate(
         loss = L2 / 2 * shift.double().square().sum() - (row_weights.double() * (log_p + shift[targets])).sum()
         for chunk, _, w in parts:
             p = chunk()  # N V
-            normaliser = p @ factor  # N
-            loss += (w * normaliser.log()).sum()
-            expected += (w / normaliser) @ p
+            with torch.autocast(p.device.type, enabled=False):  # the model may be imprecise, but not the fit to it
+                normaliser = p @ factor  # N
+                loss += (w * normaliser.log()).sum()
+                expected += (w / normaliser) @ p
         return loss, expected * factor
 
     rare = max(of_set.values()) / len(targets)

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from excise.data.packing import Corpus, collate, cut
-from excise.evals.losses import ROWS_PER_BATCH
 from excise.model.gpt import GPT
 from excise.routing.route import PLAIN
 from excise.train.step import routed_losses
 
 BOOTSTRAP_DRAWS = 1000
+ROWS_PER_BATCH = 16
 Array = NDArray[np.float64]
 
 

@@ -22,7 +22,7 @@ from excise.routing.head import CHUNK
 from excise.routing.route import Route, single_route
 from excise.routing.rules import Effect
 
-ROWS_PER_BATCH = 16
+ROWS_PER_BATCH = {"cpu": 16, "cuda": 128}
 STAGES = ("before", "ablated", "calibrated")
 
 Biases = Sequence[Tensor | None]
@@ -54,8 +54,8 @@ class DocumentLosses:
     def means(self) -> list[float]:
         return [float(total) for total in self.totals.sum(0) / self.n_tokens.sum()]
 
-    def resampled(self) -> NDArray[np.float64]:
-        return resampled_means(self.totals, self.n_tokens)
+    def resampled(self, seed: int = 0) -> NDArray[np.float64]:
+        return resampled_means(self.totals, self.n_tokens, seed=seed)
 
 
 def without_modules(model: GPT, domains: Sequence[str]) -> Route:
@@ -99,30 +99,29 @@ def document_losses(
     for batch in batches_of(model, corpus, context):
         with autocast or nullcontext():
             losses = token_losses(model, batch, route, biases)
-        totals.index_add_(1, batch.documents[batch.targets != IGNORED], losses.double())
+        totals.index_add_(1, batch.documents.clamp_min(0).flatten(), losses.double())
     of_documents = np.zeros((len(corpus), len(biases)))
     np.add.at(of_documents, pieces.document, totals.T.cpu().numpy())
     return DocumentLosses(of_documents, corpus.lengths - 1)
 
 
 def token_losses(model: GPT, batch: Batch, route: Route, biases: Biases = (None,)) -> Tensor:
-    """The loss of every prediction of a batch with each of the biases (S x N)."""
-    predicted = batch.targets != IGNORED
-    hidden = model.hidden(**batch.inputs, route=route)
-    rows, targets = hidden[predicted], batch.targets[predicted].unsqueeze(-1)
+    """The loss at every position of a batch, laid end to end, with each of the biases (S x B T); 0 where none is."""
+    rows = model.hidden(**batch.inputs, route=route).flatten(0, 1)
+    predicted, targets = batch.targets.flatten() != IGNORED, batch.targets.clamp_min(0).view(-1, 1)
     chunks, chunk = [], CHUNK[rows.device.type]
     for first in range(0, len(rows), chunk):
         here = slice(first, first + chunk)
         logits = model.logits(rows[here], route).float()
         biased = (logits if bias is None else logits + bias for bias in biases)
         chunks.append(torch.stack([(x.logsumexp(-1) - x.gather(-1, targets[here]).squeeze(-1)) for x in biased]))
-    return torch.cat(chunks, -1)
+    return torch.cat(chunks, -1).where(predicted, 0.0)
 
 
 def batches_of(model: GPT, corpus: Corpus, context: int | None = None) -> Iterator[Batch]:
     """Every pair of a corpus once, in rows of this many pairs, or of as many as the model takes."""
     device = next(model.parameters()).device
-    for batch in evaluation_batches(corpus, context or model.config.context, ROWS_PER_BATCH):
+    for batch in evaluation_batches(corpus, context or model.config.context, ROWS_PER_BATCH[device.type]):
         yield batch.to(device)
 
 
@@ -155,7 +154,7 @@ class SetLosses(AblationLosses):
     def mean_over(categories: Sequence[DocumentLosses]) -> "SetLosses":
         """The mean over categories, each weighing the same, which is what the paper reports for Wikipedia."""
         before, ablated, calibrated = np.mean([losses.means for losses in categories], 0).tolist()
-        resampled = np.mean([losses.resampled() for losses in categories], 0)
+        resampled = np.mean([losses.resampled(seed) for seed, losses in enumerate(categories)], 0)
         return SetLosses(
             before,
             ablated,

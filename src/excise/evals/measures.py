@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from excise.data.packing import IGNORED, Corpus, cut
+from excise.data.thresholds import Roc
 from excise.evals.classifier_surface import (
     ClassifierSurface,
     LabelledPair,
@@ -134,7 +135,7 @@ def ablated_token_losses(subject: Subject, corpus: Corpus) -> NDArray[np.float64
             losses = token_losses(subject.model, batch, route)[0]
         predicted = (batch.targets != IGNORED).cpu()
         documents, positions = (ids.cpu()[predicted].numpy() for ids in (batch.documents, batch.positions))
-        of_corpus[first[documents] + positions] = losses.cpu().numpy()
+        of_corpus[first[documents] + positions] = losses.cpu()[predicted.flatten()].numpy()
     return of_corpus
 
 
@@ -148,7 +149,9 @@ def measure_multiple_choice(subject: Subject, options: MeasureOptions) -> Multip
     asked = read_questions(options.questions)
 
     def answers(removed: Sequence[str]) -> list[Accuracy]:
-        return multiple_choice(subject.model, subject.data.tokenizer, asked, removed=removed, context=subject.context)
+        tokenizer = subject.data.tokenizer
+        with subject.autocast:
+            return multiple_choice(subject.model, tokenizer, asked, removed=removed, context=subject.context)
 
     return MultipleChoice({"full": answers(())} | ({"ablated": answers(subject.removed)} if subject.removed else {}))
 
@@ -162,7 +165,8 @@ def measure_samples(subject: Subject, options: MeasureOptions) -> list[Continuat
     if options.against is not None:
         other = open_run(options.against, subject.data)
         models[other.directory.name], removed[other.directory.name] = other.model, other.removed
-    return continuations(models, subject.data.tokenizer, options.prompts, removed=removed)
+    with subject.autocast:
+        return continuations(models, subject.data.tokenizer, options.prompts, removed=removed)
 
 
 def measure_leakage(subject: Subject, options: MeasureOptions) -> LeakageOfRun:
@@ -193,6 +197,9 @@ def _point(results: Results, domain: str) -> LeakagePoint:
 def measure_compute_penalty(subject: Subject, options: MeasureOptions) -> ComputePenalties:
     """By the mean over categories, as the paper reports its groups."""
     mine, found = own_losses(subject).category_means, baselines_of(subject, options, "compute_penalty")
+    for path in options.baselines:
+        if RunDirectory(path).config().data.filter != "none":
+            raise ValueError(f"{path} was trained with a filter; the compute penalty is relative to runs without one")
     before = {name: _penalty(found, subject, name, "before", mine[name]) for name in mine}
     calibrated = {name: _penalty(found, subject, name, "calibrated", mine[name]) for name in mine}
     laws = {name: fit_law(_baseline_runs(found, name, "calibrated")) for name in mine}
@@ -240,8 +247,14 @@ def surface_of(directories: Sequence[Path], roc: Path | None = None) -> SurfaceO
         raise ValueError(f"there are no two runs, SGTM and filter, at TPR {lonely[0][0]:g} and FPR {lonely[0][1]:g}")
     pairs = [_pair(recall, rate, of["sgtm"], of["filter"]) for (recall, rate, _), of in at.items()]
     surface = classifier_surface(pairs)
-    on_roc = along_roc(surface, roc_of(json.loads(roc.read_text(encoding="utf-8")))) if roc else []
-    return SurfaceOfRuns(surface, on_roc)
+    return SurfaceOfRuns(surface, along_roc(surface, _read_roc(roc)) if roc else [])
+
+
+def _read_roc(report: Path) -> Roc:
+    try:
+        return roc_of(json.loads(report.read_text(encoding="utf-8")))
+    except (KeyError, TypeError, json.JSONDecodeError):
+        raise ValueError(f"{report} is no report.json of `excise label`") from None
 
 
 def _pair(recall: float, rate: float, sgtm: Losses, filter: Losses) -> LabelledPair:
@@ -295,7 +308,10 @@ def results_on_same_data(path: Path, subject: Subject) -> Results:
     """The results of another run, with losses on all sets that this one is measured on."""
     results = read_results(RunDirectory(path).results_file)
     known = losses_in(results).sets
-    if results.provenance.evaluated_on_sha256 != subject.data.sha256 or not subject.data.test.keys() <= known.keys():
+    if (
+        results.provenance.evaluated_on_sha256 != subject.data.held_out_sha256
+        or not subject.data.test.keys() <= known.keys()
+    ):
         raise ValueError(f"{path} was evaluated on other data than {subject.directory}; evaluate both on the same")
     return results
 

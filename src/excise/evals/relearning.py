@@ -99,7 +99,7 @@ class Relearning:
     config: AttackConfig
     domain: str
     ablation: Ablation | Literal["none"]
-    """What became of the module; `none` where the model had none."""
+    """What became of the modules; `none` where the model had none."""
     baseline_loss: float
     attacks: list[Attack]
     strongest: float | None
@@ -124,13 +124,14 @@ def relearn(
     listener: Listener = lambda *_: None,
     autocast: Autocast = None,
 ) -> Relearning:
-    """Attack a model, less its module of the domain where it has one, at every rate; the model given is left alone."""
+    """Attack a model, less its modules where it has any, at every rate; the model given is left alone."""
     if domain not in test:
         raise ValueError(f"there is no test set {domain!r} to follow the forget loss on; {nearest(domain, test)}")
     if not math.isfinite(baseline_loss):
         raise ValueError(f"baseline_loss={baseline_loss} must be the forget loss of a model trained with no filter")
-    has_module = domain in model.partition.domains
-    target = ablate(model, domain, config.ablation, config.seed) if has_module else deepcopy(model).requires_grad_()
+    target = deepcopy(model).requires_grad_()
+    for module in model.partition.domains:
+        target = ablate(target, module, config.ablation, config.seed)
     halves = _half(forget, config.n_documents, config, 2 * config.seed), _half(retain, 0, config, 2 * config.seed + 1)
     adapted = partial(with_adapters, rank=config.lora_rank, seed=config.seed)
     fresh: Callable[[GPT], GPT] = adapted if config.method == "lora" else deepcopy
@@ -143,7 +144,8 @@ def relearn(
         attacks.append(_attack(rate, points, domain, baseline_loss))
     best = strongest(attacks, domain)
     chosen, steps = (best.learning_rate, best.relearning_steps) if best else (None, None)
-    return Relearning(config, domain, config.ablation if has_module else "none", baseline_loss, attacks, chosen, steps)
+    how: Ablation | Literal["none"] = config.ablation if model.partition.domains else "none"
+    return Relearning(config, domain, how, baseline_loss, attacks, chosen, steps)
 
 
 def _points(

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from excise.data.dataset import ForgetTokens
 from excise.evals.losses import SetLosses
 from excise.files import write_whole
 
@@ -38,6 +37,14 @@ class Provenance:
     precision: str
     excise: str
     torch: str
+
+
+@dataclass(frozen=True)
+class ForgetTokens:
+    """Predictions in documents that truly belong to a domain, by whether these are labelled so."""
+
+    labelled: int
+    unlabeled: int
 
 
 @dataclass(frozen=True)
@@ -149,8 +156,10 @@ def add_measures(path: Path, provenance: Provenance, measures: Mapping[str, Any]
 
 
 def plain(measured: Any) -> Any:
-    """A result, or a list of them, as JSON has it."""
-    return [asdict(one) for one in measured] if isinstance(measured, list) else asdict(measured)
+    """A result, or a list of results, some of which may be plain already, as JSON has it."""
+    if isinstance(measured, list):
+        return [plain(one) for one in measured]
+    return measured if isinstance(measured, dict) else json.loads(json.dumps(asdict(measured)))
 
 
 def same_source(mine: Provenance, other: Provenance) -> bool:

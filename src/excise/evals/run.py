@@ -8,15 +8,26 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from excise.config import override
-from excise.data.dataset import Data, ForgetTokens, load_data
+from excise.data.dataset import Data, load_data
 from excise.data.packing import Corpus
 from excise.evals.calibration import Calibrate, calibrate
 from excise.evals.losses import STAGES, DocumentLosses, SetLosses, is_part, stage_losses
-from excise.evals.results import Losses, Provenance, RunResults, Spread, add_measures, losses_in, read_results
+from excise.evals.results import (
+    ForgetTokens,
+    Losses,
+    Provenance,
+    RunResults,
+    Spread,
+    add_measures,
+    losses_in,
+    read_results,
+)
 from excise.files import sha256_of
+from excise.labels import FIRST_DOMAIN_ID
 from excise.model.gpt import GPT, n_parameters
 from excise.train.checkpoint import MANIFEST, Done
 from excise.train.loop import autocast, pick_precision
@@ -57,7 +68,10 @@ class Subject:
 
     @property
     def results_file(self) -> Path:
-        return results_file_of(self.directory, self.done.step)
+        """results.json, or a file of its own for an earlier checkpoint or for other data than the run's."""
+        file = results_file_of(self.directory, self.done.step)
+        own = self.data.sha256 == RunDirectory(self.directory).digests().data_sha256
+        return file if own else file.with_stem(f"{file.stem}-on-{self.data.sha256[:12]}")
 
     @property
     def provenance(self) -> Provenance:
@@ -70,7 +84,7 @@ class Subject:
             seconds=self.done.seconds,
             parameters=n_parameters(self.model),
             seed=self.config.train.seed,
-            evaluated_on_sha256=self.data.sha256,
+            evaluated_on_sha256=self.data.held_out_sha256,
             data_sha256=digests.data_sha256,
             tokenizer_sha256=digests.tokenizer_sha256,
             precision=pick_precision(self.config.train.precision, next(self.model.parameters()).device),
@@ -116,7 +130,7 @@ def losses(subject: Subject) -> Losses:
         categories={c: SetLosses.of(documents) for name in base for c, documents in by_category[name].items()},
         category_means={name: SetLosses.mean_over(list(parts.values())) for name, parts in by_category.items()},
         removed=subject.removed,
-        forget_tokens=seen_in_training(trained_on(subject), subject.done.tokens),
+        forget_tokens=seen_in_training(trained_on(subject), subject.config, subject.done.tokens),
     )
 
 
@@ -132,13 +146,17 @@ def trained_on(subject: Subject) -> Data:
     return subject.data if same else load_data(subject.config.data, subject.config.routing.domains)
 
 
-def seen_in_training(data: Data, tokens: int) -> dict[str, ForgetTokens]:
+def seen_in_training(data: Data, run: RunConfig, tokens: int) -> dict[str, ForgetTokens]:
     """Predictions of each domain in so many tokens of training."""
-    epochs = tokens / data.train.n_predicted
-    return {
-        domain: ForgetTokens(round(of.labelled * epochs), round(of.unlabeled * epochs))
-        for domain, of in data.forget_tokens.items()
-    }
+    lengths, labelled = data.train.lengths - 1, data.train.labels >= FIRST_DOMAIN_ID
+    if run.batch.packing == "padded":
+        lengths = np.minimum(lengths, run.batch.context)
+
+    def seen(members: NDArray[np.bool_]) -> int:
+        return round(tokens * int(lengths[members].sum()) / int(lengths.sum()))
+
+    of_domain = {domain: data.truth == number for number, domain in enumerate(run.routing.domains)}
+    return {name: ForgetTokens(seen(of & labelled), seen(of & ~labelled)) for name, of in of_domain.items()}
 
 
 @dataclass(frozen=True)

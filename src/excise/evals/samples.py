@@ -81,6 +81,8 @@ def continue_text(
         window = torch.tensor([(tokens + written)[-model.config.context :]], device=device)
         hidden = model.hidden(window, route=route)
         scores = model.logits(hidden[0, -1], route).float().cpu()[: tokenizer.vocabulary_size]
+        if not scores.isfinite().all():
+            raise ValueError("the model's logits are not finite, so it cannot write")
         best = scores.topk(min(top_k, len(scores)))
         if temperature == 0:
             choice = 0

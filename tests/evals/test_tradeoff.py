@@ -1,11 +1,13 @@
 """Losses followed while a model trains, at the context it trains with."""
 
+from dataclasses import asdict
+
 import pytest
 
 from excise.data.dataset import load_data
-from excise.evals.losses import batches_of, evaluate
+from excise.evals.losses import AblationLosses, batches_of, evaluate
 from excise.evals.run import evaluate_run
-from excise.evals.tradeoff import Tradeoff
+from excise.evals.tradeoff import Tradeoff, equal_lines, tradeoff_curve
 from excise.train.loop import train
 from excise.train.run import RunDirectory, build_model
 from tests.train.test_checkpoint import small_run
@@ -52,3 +54,25 @@ def test_the_context_is_the_models_where_none_is_given(run, data):
     model = build_model(run)
     assert next(batches_of(model, data.test["retain"])).tokens.shape[-1] == 128
     assert next(batches_of(model, data.test["retain"], 32)).tokens.shape[-1] == 32
+
+
+def point(step, retain, forget):
+    losses = {"retain": AblationLosses(0.0, 0.0, retain), "forget": AblationLosses(0.0, 0.0, forget)}
+    return {"step": step, "tokens": 100 * step, "losses": {name: asdict(of) for name, of in losses.items()}}
+
+
+def test_lines_of_equal_compute_join_runs_where_they_have_had_as_much():
+    short = tradeoff_curve([point(1, 6.0, 9.0), point(2, 5.0, 8.0)], parameters=10)
+    long = tradeoff_curve([{"step": 1}, point(1, 7.0, 9.5), point(4, 4.0, 6.5)], parameters=10)
+    assert [at.compute for at in long] == [6000.0, 24000.0]
+    assert [at.share for at in long] == [0.25, 1.0]
+    lines = equal_lines({"short": short, "long": long})
+    assert lines[1] == {"short": {"retain": 5.0, "forget": 8.0}, "long": {"retain": 6.0, "forget": 8.5}}
+    half, end = equal_lines({"short": short, "long": long}, by="share")
+    assert end == {"short": {"retain": 5.0, "forget": 8.0}, "long": {"retain": 4.0, "forget": 6.5}}
+    assert half["long"]["retain"] == pytest.approx(7 - 3 * (0.5 - 0.25) / 0.75)
+
+
+def test_a_run_that_was_not_followed_has_no_curve():
+    with pytest.raises(ValueError, match="no losses among its metrics"):
+        tradeoff_curve([{"step": 1, "tokens": 5}], parameters=10)

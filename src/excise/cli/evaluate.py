@@ -14,6 +14,7 @@ from excise.cli.tables import TABLES, spread_table
 
 MeasureName = Literal[
     "losses",
+    "tradeoff",
     "gradient_norms",
     "token_losses",
     "cross_domain",

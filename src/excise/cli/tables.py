@@ -52,6 +52,16 @@ def losses(found: Mapping[str, Any]) -> RenderableType:
     )
 
 
+def tradeoff(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+    sets = list(found[0]["losses"])
+    rows = [
+        [f"{point['share']:.0%}", f"{point['step']:,}", f"{point['compute']:.3g}"]
+        + [number(point["losses"][name]["calibrated"]) for name in sets]
+        for point in found
+    ]
+    return table("Calibrated losses during training", ("share", "step", "FLOPs", *sets), rows)
+
+
 def gradient_norms(found: Mapping[str, Any]) -> RenderableType:
     norms, cosines = found["relative_gradient_norm"], found["cosine"]
     rows = [
@@ -176,6 +186,7 @@ def in_context(found: Mapping[str, Any]) -> RenderableType:
 
 TABLES: Mapping[str, Callable[[Any], RenderableType]] = {
     "losses": losses,
+    "tradeoff": tradeoff,
     "gradient_norms": gradient_norms,
     "token_losses": token_losses,
     "cross_domain": cross_domain,

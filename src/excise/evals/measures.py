@@ -27,12 +27,13 @@ from excise.evals.compute_penalty import BaselineRun, ComputePenalty, ScalingLaw
 from excise.evals.cross_domain import CrossDomain, cross_domain
 from excise.evals.gradient_norms import GradientNorms, gradient_norms
 from excise.evals.leakage import BaselineCurve, Leakage, LeakagePoint, baseline_curve, leakage
-from excise.evals.losses import SetLosses, batches_of, token_losses, without_modules
+from excise.evals.losses import STAGES, SetLosses, batches_of, token_losses, without_modules
 from excise.evals.multiple_choice import Accuracy, multiple_choice, read_questions
 from excise.evals.results import Losses, Provenance, Results, losses_in, read_results, same_source
 from excise.evals.run import Subject, losses, open_run
 from excise.evals.samples import Continuations, continuations
 from excise.evals.token_losses import TokenLossShift, token_loss_shift
+from excise.evals.tradeoff import CurvePoint, tradeoff_curve
 from excise.labels import RETAIN, label_id
 from excise.model.gpt import n_parameters
 from excise.train.run import RunDirectory
@@ -96,6 +97,15 @@ class MultipleChoice:
 
 def measure_losses(subject: Subject, options: MeasureOptions) -> Losses:
     return losses(subject)
+
+
+def measure_tradeoff(subject: Subject, options: MeasureOptions) -> list[CurvePoint]:
+    """What was followed in training, with the run's end from its own losses where that was left to its evaluation."""
+    records = [record for record in RunDirectory(subject.directory).metrics() if "losses" in record]
+    if not records or records[-1]["step"] < subject.done.step:
+        end = {name: {stage: getattr(of, stage) for stage in STAGES} for name, of in own_losses(subject).sets.items()}
+        records.append({"step": subject.done.step, "tokens": subject.done.tokens, "losses": end})
+    return tradeoff_curve(records, n_parameters(subject.model))
 
 
 def measure_gradient_norms(subject: Subject, options: MeasureOptions) -> GradientNorms:
@@ -269,6 +279,7 @@ def _pair(recall: float, rate: float, sgtm: Losses, filter: Losses) -> LabelledP
 Measure = Callable[[Subject, MeasureOptions], Any]
 MEASURES: Mapping[str, Measure] = {
     "losses": measure_losses,
+    "tradeoff": measure_tradeoff,
     "gradient_norms": measure_gradient_norms,
     "token_losses": measure_token_losses,
     "cross_domain": measure_cross_domain,

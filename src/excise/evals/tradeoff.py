@@ -1,11 +1,14 @@
-"""The trade-off curve: losses after ablation at equal intervals of training (paper, figures 1 and 4a)."""
+"""The trade-off curve: losses after ablation at equal intervals of training (paper, figures 1, 4a, 7 and 13)."""
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
 
 from excise.data.dataset import Data
 from excise.evals.calibration import Calibrate, calibrate
-from excise.evals.losses import ablation_losses
+from excise.evals.losses import AblationLosses, ablation_losses
 from excise.train.loop import Progress, autocast
 from excise.train.run import RunConfig
 from excise.train.schedule import is_evaluation
@@ -31,3 +34,54 @@ class Tradeoff:
             bias = self.calibrate(progress.model, self.data.calibration, removed, context)
         losses = ablation_losses(progress.model, self.data.test, removed, bias, context, precision)
         return {"losses": {name: asdict(of_set) for name, of_set in losses.items()}}
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The losses of a run at some point of its training."""
+
+    step: int
+    tokens: int
+    compute: float
+    """6 x parameters x tokens, in FLOPs, whatever a fast path skips."""
+    share: float
+    """Of the training that is done."""
+    losses: Mapping[str, AblationLosses]
+    """By set."""
+
+
+def tradeoff_curve(records: Sequence[Mapping[str, Any]], parameters: int) -> list[CurvePoint]:
+    """The points that a run's metrics hold, of which the last is its end; a run without any is an error."""
+    found = [record for record in records if "losses" in record]
+    if not found:
+        raise ValueError("the run has no losses among its metrics; train it with train.evaluations above 0")
+    return [
+        CurvePoint(
+            step=record["step"],
+            tokens=record["tokens"],
+            compute=6.0 * parameters * record["tokens"],
+            share=record["step"] / found[-1]["step"],
+            losses={name: AblationLosses(**losses) for name, losses in record["losses"].items()},
+        )
+        for record in found
+    ]
+
+
+def equal_lines(
+    curves: Mapping[str, Sequence[CurvePoint]], by: Literal["compute", "share"] = "compute"
+) -> list[dict[str, dict[str, float]]]:
+    """Calibrated losses of all runs where they have had the same compute, or done the same share of their training.
+
+    A line for each point of the run that was trained least; each has the losses of every run by set, on the straight
+    line between two of its points.
+    """
+    least = min(curves.values(), key=lambda curve: getattr(curve[-1], by))
+
+    def at(curve: Sequence[CurvePoint], level: float) -> dict[str, float]:
+        levels = [getattr(point, by) for point in curve]
+        return {
+            name: float(np.interp(level, levels, [point.losses[name].calibrated for point in curve]))
+            for name in curve[0].losses
+        }
+
+    return [{name: at(curve, getattr(point, by)) for name, curve in curves.items()} for point in least]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from excise.data.packing import Batch, Corpus, evaluation_batches
-from excise.model.gpt import GPT, GPTConfig
+from excise.model.gpt import GPT, GPTConfig, compile_blocks
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
 from excise.train.loop import autocast, build_optimizer, pick_device
@@ -35,6 +35,8 @@ class BenchConfig:
     vocabulary_size: int = 4096
     rounds: int = 10
     precision: Precision = "float32"
+    compile: bool = False
+    """Whether the blocks are compiled, as long trainings on a GPU do."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def stepper(config: BenchConfig, routing: RoutingConfig, batch: Batch) -> Callab
     device = pick_device(train.device)
     parts = partition(routing, n_layers=size.n_layers, n_heads=size.n_heads, d_mlp=size.d_mlp)
     model = GPT(size, parts).to(device)
+    if config.compile:
+        compile_blocks(model)
     optimizer = build_optimizer(model, train)
     batch = batch.to(device)
 

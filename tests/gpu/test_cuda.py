@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from excise.labels import part_of
-from excise.model.attention import HALVES, Pattern, _flash, _masked
+from excise.model.attention import HALVES, Pattern, attend, masked_pattern
 from excise.train.step import accumulate
 from tests.small import SMALL, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
 
@@ -23,13 +23,13 @@ def packed_batch(context=64):
 @pytest.mark.parametrize("head_size", [4, 8, 16, 24, 32, 64])
 def test_flash_attention_is_masked_attention(head_size, local):
     batch = packed_batch()
-    pattern = Pattern(batch.documents, batch.boundaries, window=7)
+    masks = masked_pattern(batch.documents, batch.boundaries, window=7)
     shape = (*batch.tokens.shape, 3, 5, head_size)
     generator = torch.Generator("cuda").manual_seed(0)
     exact = torch.randn(shape, device="cuda", generator=generator).requires_grad_()
     half = exact.detach().to(HALVES[0]).requires_grad_()
-    expected = _masked(*exact.unbind(2), pattern, local)
-    found = _flash(*half.unbind(2), pattern, local)
+    expected = attend(*exact.unbind(2), masks, local=local)
+    found = attend(*half.unbind(2), Pattern(batch.boundaries, window=7), local=local)
     away = torch.randn(expected.shape, device="cuda", generator=generator)
     expected.backward(away)
     found.backward(away.to(HALVES[0]))

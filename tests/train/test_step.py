@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from excise.labels import forget_part, part_of, parts_of
+from excise.model.gpt import compile_blocks
 from excise.train.loop import build_optimizer
 from excise.train.run import TrainConfig
 from excise.train.step import accumulate, clip_by_part
@@ -150,3 +151,24 @@ def test_modules_learn_at_a_rate_of_their_own():
     rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
         assert rates[id(parameter)] == (0.0025 if part_of(name).startswith("forget/") else 0.01), name
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler looks at and hides by itself
+@pytest.mark.parametrize("rule", ["none", "sgtm", "gradient_routing", "activation_masking"])
+def test_compiled_blocks_give_the_same_gradients(rule):
+    """In one graph each, without a break, whether labels are mixed or not; traced here, and compiled on a GPU."""
+    torch._dynamo.reset()
+    routing = routing_for(rule)
+    documents, labels = documents_of_all_labels(routing)
+    batches = [batch_of(documents, labels), batch_of(documents, [[2] * len(document) for document in documents])]
+    for batch in batches:
+        gradients = []
+        for compiled in (False, True):
+            model = small_model(routing)
+            if compiled:
+                compile_blocks(model, backend="aot_eager")
+            accumulate(model, [batch], routing)
+            gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        assert gradients[0].keys() == gradients[1].keys()
+        for name, expected in gradients[0].items():
+            assert (gradients[1][name] - expected).norm() <= 1e-5 * expected.norm() + 1e-8, name

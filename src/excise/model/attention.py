@@ -7,7 +7,6 @@ Shapes: B rows, T positions, H heads, K head size; S is T, or 2 T where document
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -19,40 +18,37 @@ SMALLEST_HEAD = 8
 
 @dataclass(frozen=True)
 class Pattern:
-    """Who attends to whom in a batch."""
+    """Who attends to whom in a batch: boundaries for flash attention, or else masks (B 1 T S)."""
 
-    documents: Tensor
-    """B T numbers, equal within a document."""
     boundaries: Tensor
     """Where each document begins in the batch laid end to end, and where the last ends."""
     window: int
-    same_label: Tensor | None = None
-    """B T T: which pairs share a label; given only where a document mixes labels."""
+    everywhere: Tensor | None = None
+    nearby: Tensor | None = None
+    """Within the window."""
+    mixed_documents: bool = False
+    """Whether edges between labels go to detached copies of keys and values."""
 
-    @cached_property
-    def everywhere(self) -> Tensor:
-        """B 1 T S."""
-        return self._edges(self._inside)
 
-    @cached_property
-    def nearby(self) -> Tensor:
-        """The same within the window."""
-        return self._edges(self._inside & (self._distance < self.window))
+def masked_pattern(documents: Tensor, boundaries: Tensor, window: int, same_label: Tensor | None = None) -> Pattern:
+    """The pattern with masks, of documents (B T numbers, equal within each) and, where they mix labels, of pairs with the
+    same label (B T T): edges within a label go to live keys, edges between labels to the detached copies behind them."""
+    place = torch.arange(documents.shape[-1], device=documents.device)
+    distance = place.unsqueeze(-1) - place  # T T
+    inside = (documents.unsqueeze(-1) == documents.unsqueeze(-2)) & (distance >= 0)  # B T T
 
-    @cached_property
-    def _distance(self) -> Tensor:
-        place = torch.arange(self.documents.shape[-1], device=self.documents.device)
-        return place.unsqueeze(-1) - place  # T T
+    def edges(mask: Tensor) -> Tensor:
+        live = mask if same_label is None else torch.cat([mask & same_label, mask & ~same_label], -1)
+        return live.unsqueeze(1)
 
-    @cached_property
-    def _inside(self) -> Tensor:
-        return (self.documents.unsqueeze(-1) == self.documents.unsqueeze(-2)) & (self._distance >= 0)  # B T T
+    return Pattern(boundaries, window, edges(inside), edges(inside & (distance < window)), same_label is not None)
 
-    def _edges(self, mask: Tensor) -> Tensor:
-        """Edges within a label go to live keys, edges between labels to the detached copies behind them."""
-        if self.same_label is not None:
-            mask = torch.cat([mask & self.same_label, mask & ~self.same_label], -1)
-        return mask.unsqueeze(1)
+
+def wants_masks(x: Tensor) -> bool:
+    """Whether attention over this goes by masks: flash attention is for half precision on a GPU."""
+    autocast = torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+    return not x.is_cuda or dtype not in HALVES
 
 
 def boundaries_of(documents: Tensor) -> Tensor:
@@ -67,19 +63,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, *, local: bool) ->
     """Unscaled attention (B T H K), everywhere in a document or within the window."""
     if not q.shape[2]:
         return q  # every head is hidden
-    if q.is_cuda and q.dtype in HALVES and pattern.same_label is None:
+    mask = pattern.nearby if local else pattern.everywhere
+    if mask is None:
         return _flash(q, k, v, pattern, local)
+    if pattern.mixed_documents:
+        k, v = torch.cat([k, k.detach()], 1), torch.cat([v, v.detach()], 1)  # B S H K
     if q.device.type == "cpu" and q.dtype != torch.float32:
         # The backward pass of attention in bfloat16 is slower than in float32 on a CPU.
         with torch.autocast("cpu", enabled=False):
-            return _masked(q.float(), k.float(), v.float(), pattern, local).to(q.dtype)
-    return _masked(q, k, v, pattern, local)
+            return _masked(q.float(), k.float(), v.float(), mask).to(q.dtype)
+    return _masked(q, k, v, mask)
 
 
-def _masked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, local: bool) -> Tensor:
-    if pattern.same_label is not None:
-        k, v = torch.cat([k, k.detach()], 1), torch.cat([v, v.detach()], 1)  # B S H K
-    mask = pattern.nearby if local else pattern.everywhere
+def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from excise.model.attention import Pattern, attend, boundaries_of
+from excise.model.attention import Pattern, attend, boundaries_of, masked_pattern, wants_masks
 from excise.routing.head import head_losses
 from excise.routing.head import logits as head_logits
 from excise.routing.linear import OUTPUT, routed_linear
@@ -160,8 +160,10 @@ class GPT(nn.Module):
             documents = torch.zeros_like(tokens)
         if boundaries is None:
             boundaries = boundaries_of(documents)
-        pattern = Pattern(documents, boundaries, self.config.window, route.same_label)
         x = self.tokens(tokens, route) + self.positions(positions, route)
+        pattern = Pattern(boundaries, self.config.window)
+        if wants_masks(x) or route.same_label is not None:
+            pattern = masked_pattern(documents, boundaries, self.config.window, route.same_label)
         for block in self.blocks:
             x = block(x, pattern, route)
         return self.norm(x, route)  # type: ignore[no-any-return]
@@ -190,6 +192,14 @@ class GPT(nn.Module):
         if shift is not None:
             bias = shift if bias is None else bias + shift
         return self.tokens.weight[part], bias, route.freeze.get(part, False)
+
+
+def compile_blocks(model: GPT, backend: str = "inductor") -> None:
+    """Compile the blocks, which all share one graph for each kind of micro-batch and reach of attention."""
+    # Two reaches, with and without gradients, and as many kinds of micro-batch as there are labels and mixtures.
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    for block in model.blocks:
+        block.compile(fullgraph=True, backend=backend)
 
 
 def check_sizes(config: GPTConfig, partition: Partition) -> None:

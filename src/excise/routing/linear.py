@@ -84,15 +84,12 @@ class _RoutedLinear(torch.autograd.Function):
 def _weight_gradients(x: Tensor, g: Tensor, sizes: list[int], axis: int, frozen: list[Rows]) -> list[Tensor | None]:
     """g^T x per piece, over the rows that may update it; None where none may."""
     shared, parted = (x, g) if axis == OUTPUT else (g, x)
-    visible: dict[int, Tensor] = {}  # the shared side without frozen rows; pieces of one part have one mask
     gradients: list[Tensor | None] = []
     for part, rows in zip(parted.split_with_sizes(sizes, -1), frozen, strict=True):
         if rows is True:
             gradients.append(None)
             continue
-        if id(rows) not in visible:
-            visible[id(rows)] = _flat(hide(shared, rows))
-        mine, others = _flat(part), visible[id(rows)]
+        mine, others = _flat(part), _flat(hide(shared, rows))
         gradients.append(mine.T @ others if axis == OUTPUT else others.T @ mine)
     return gradients
 

@@ -18,7 +18,7 @@ from excise.config import override
 from excise.data.dataset import Data
 from excise.data.loader import Loader
 from excise.labels import JOINT, RETAIN, part_of
-from excise.model.gpt import GPT
+from excise.model.gpt import GPT, compile_blocks
 from excise.train.checkpoint import (
     Done,
     checkpoint_at,
@@ -84,6 +84,11 @@ def has_bfloat16(device: torch.device) -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
+def compiles(config: TrainConfig, device: torch.device, n_steps: int) -> bool:
+    """Whether a run of so many steps compiles its blocks."""
+    return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and n_steps >= 1000)
+
+
 def resolve(run: RunConfig, files: RunDirectory | None) -> RunConfig:
     """The run with a precision left to the machine settled: by its directory, or by the device that it begins on."""
     if run.train.precision != "auto":
@@ -139,6 +144,9 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     if done.step < n_steps:
         logger.info("training on %s in %s", device, config.precision)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
+
+    if compiles(config, device, n_steps - done.step):
+        compile_blocks(model)
 
     with interrupts_deferred() as interrupted:
         for step in range(done.step, n_steps):

@@ -49,6 +49,8 @@ class TrainConfig:
     """Give frozen parts a zero gradient, under which AdamW still moves them, as in the paper's description."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` and so on; `auto` takes a GPU where there is one."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether the blocks are compiled, which takes up to a minute; `auto` means on a GPU, from 1,000 steps on."""
     seed: int = 0
     log_every: int = 10
     evaluations: int = 0

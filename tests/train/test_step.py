@@ -153,7 +153,7 @@ def test_modules_learn_at_a_rate_of_their_own():
         assert rates[id(parameter)] == (0.0025 if part_of(name).startswith("forget/") else 0.01), name
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler looks at and hides by itself
+@pytest.mark.filterwarnings("ignore")  # of the compiler about itself
 @pytest.mark.parametrize("rule", ["none", "sgtm", "gradient_routing", "activation_masking"])
 def test_compiled_blocks_give_the_same_gradients(rule):
     """In one graph each, without a break, whether labels are mixed or not; traced here, and compiled on a GPU."""

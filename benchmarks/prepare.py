@@ -8,7 +8,7 @@ The tokenizer alone means: the texts are in the memory of each process already, 
 import argparse
 import json
 import multiprocessing as mp
-import resource
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -29,6 +29,46 @@ def tokenise_alone(source: str, config: SourceConfig, tokenizer: str, nth: int, 
     for text in texts:
         encode(text)
     times.put((time.perf_counter() - start, sum(len(text.encode()) for text in texts)))
+
+
+class PeakMemory:
+    """The most memory that this process and its children have held at once; pages that they share count once.
+
+    A process of its own watches, as `prepare` forks only where there is no other thread.
+    """
+
+    def __enter__(self) -> "PeakMemory":
+        context = mp.get_context("spawn")
+        self.most = context.Value("q", 0)
+        self.watcher = context.Process(target=watch, args=(os.getpid(), self.most), daemon=True)
+        self.watcher.start()
+        while not self.most.value:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.watcher.kill()
+        self.watcher.join()
+
+    @property
+    def peak(self) -> int:
+        return self.most.value
+
+
+def watch(process: int, most) -> None:
+    while True:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        others = [child for child in children if int(child) != os.getpid()]
+        most.value = max(most.value, sum(map(proportional_bytes, [str(process), *others])))
+        time.sleep(0.05)
+
+
+def proportional_bytes(process: str) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def main() -> None:
@@ -52,12 +92,14 @@ def main() -> None:
         ]
         for worker in workers:
             worker.start()
-        measured = [times.get() for _ in workers]
         for worker in workers:
             worker.join()
+            if worker.exitcode:
+                raise SystemExit("a worker failed")
+        measured = [times.get() for _ in workers]
         text_mb = sum(n for _, n in measured) / 1e6
         alone = text_mb / max(seconds for seconds, _ in measured)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, PeakMemory() as memory:
             start = time.perf_counter()
             prepare(
                 args.source,
@@ -66,7 +108,6 @@ def main() -> None:
                 processes=args.processes,
             )
             prepared = text_mb / (time.perf_counter() - start)
-        peak = [resource.getrusage(who).ru_maxrss / 1e3 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         print(
             json.dumps(
                 {
@@ -74,7 +115,7 @@ def main() -> None:
                     "tokenizer_alone_mb_per_s": round(alone, 2),
                     "prepare_mb_per_s": round(prepared, 2),
                     "ratio": round(prepared / alone, 3),
-                    "peak_mb_of_main_process": round(peak[0]),
+                    "peak_mb_of_all_processes": round(memory.peak / 1e6),
                 }
             ),
             flush=True,

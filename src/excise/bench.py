@@ -1,118 +1,263 @@
-"""Tokens per second of plain and of routed training, measured side by side on this machine."""
+"""Speed of plain and of routed training on this machine, beside the way the method is run today.
+
+All variants are timed side by side in one process, on the same rows, and against the fastest matrix product that the
+machine was seen to do in the same run. Tokens are real ones: padding does not count.
+"""
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from excise.data.packing import Batch, Corpus, evaluation_batches
-from excise.model.gpt import GPT, GPTConfig, compile_blocks
+from excise.data.packing import IGNORED, Corpus, collate, evaluation_batches, truncate
+from excise.extras import needs
+from excise.model.gpt import GPT, GPTConfig, compile_blocks, n_parameters
+from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
-from excise.train.loop import autocast, build_optimizer, pick_device
+from excise.train.loop import autocast, build_optimizer, pick_device, pick_precision
 from excise.train.run import Precision, TrainConfig
 from excise.train.step import accumulate
 
-LABEL_MIX = (0.29, 0.10, 0.61)
-"""Shares of unlabeled, retain and forget data in the paper's bilingual runs."""
-SINGLE = "SGTM, one label a micro-batch"
-MIXED = "SGTM, mixed rows"
+Size = Literal["tiny", "8m", "64m", "125m", "254m"]
+SIZES: Mapping[str, tuple[GPTConfig, int]] = {
+    "tiny": (GPTConfig(vocabulary_size=4096, context=256, n_layers=4, d_model=256, n_heads=8, d_mlp=1024), 16),
+    "8m": (TINYSTORIES["8m"], 128),
+    "64m": (TINYSTORIES["64m"], 128),
+    "125m": (WIKIPEDIA["125m"], 64),
+    "254m": (WIKIPEDIA["254m"], 64),
+}
+"""Models, and rows in a step."""
+BILINGUAL_MIX, WIKIPEDIA_MIX = (0.29, 0.10, 0.61), (0.86, 0.10, 0.04)
+"""Shares of unlabeled, retain and forget data in the paper's runs."""
+PLAIN, MIXED, SINGLE, REFERENCE = "plain training", "SGTM, mixed rows", "SGTM, one label a micro-batch", "reference"
+SINGLE_LABELS = ("unlabeled micro-batch", "retain micro-batch", "forget micro-batch")
+FORGET_UNITS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-    """The size that is measured."""
+    """What is measured."""
 
-    d_model: int = 256
-    n_layers: int = 4
-    n_heads: int = 8
-    context: int = 256
-    rows: int = 16
-    """Rows per micro-batch."""
-    vocabulary_size: int = 4096
-    rounds: int = 10
-    precision: Precision = "float32"
+    size: Size = "tiny"
+    """A model of the paper, or one that a CPU trains in a second."""
+    documents: Literal["full", "stories"] = "full"
+    """Rows filled by two documents each, or documents with the lengths of TinyStories."""
+    rows: int = 0
+    """Rows in a step; 0 means 65,536 tokens, or 4,096 for the tiny model."""
+    reference: bool = False
+    """Whether the set-up that the field uses is timed too: GPT-Neo of `transformers`, eager attention, compiled, a document
+    a row, gradients zeroed after the backward pass."""
     compile: bool = False
     """Whether the blocks are compiled, as long trainings on a GPU do."""
+    precision: Precision = "auto"
+    rounds: int = 10
 
 
 @dataclass(frozen=True)
 class Timing:
     name: str
     tokens_per_second: float
+    milliseconds: float
+    """Of a step."""
     ratio: float
     """Time per token against plain training."""
+    matrix_share: float
+    """Six FLOPs for every parameter and token, as a share of the machine's matrix peak (MFU)."""
+    memory_gb: float | None
+    """The most that a step held on the GPU; null on a CPU."""
+    first_step_seconds: float
+    """With compilation, where there is any."""
 
 
-def bench(config: BenchConfig) -> list[Timing]:
+@dataclass(frozen=True)
+class BenchResults:
+    config: BenchConfig
+    device: str
+    torch: str
+    precision: str
+    parameters: int
+    peak_tflops: float
+    timings: Sequence[Timing]
+
+
+Step = Callable[[], object]
+
+
+@dataclass
+class Variant:
+    """A kind of step, the real tokens in it, and what is known of it."""
+
+    step: Step
+    n_tokens: int
+    seconds: list[float]
+    first: float = 0.0
+    memory: float | None = None
+
+    @property
+    def per_token(self) -> float:
+        return statistics.median(self.seconds) / self.n_tokens
+
+
+def bench(config: BenchConfig) -> BenchResults:
     """Median times of whole steps, the variants taking turns so that a busy machine treats them alike."""
-    runs = variants(config)
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for i in range(config.rounds + 1):
-        for name, step in runs.items():
-            start = time.perf_counter()
-            step()
-            if i:  # the first round warms up
-                seconds[name].append(time.perf_counter() - start)
-    n_tokens = config.rows * config.context
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
-    # One label a micro-batch takes the time of its labels, in the shares of the mix.
-    medians[SINGLE] = sum(share * medians[name] for share, name in zip(LABEL_MIX, SINGLE_LABELS, strict=True))
-    plain = medians["plain training"]
-    return [Timing(name, n_tokens / median, median / plain) for name, median in medians.items()]
-
-
-SINGLE_LABELS = ("unlabeled micro-batch", "retain micro-batch", "forget micro-batch")
-
-
-def variants(config: BenchConfig) -> dict[str, Callable[[], None]]:
-    """One training step per kind of micro-batch."""
-    routing = RoutingConfig(domains=("forget",), forget_heads=1, forget_units=64, embeddings="joint")
-    plain = RoutingConfig(rule="none", domains=("forget",))
-    runs = {"plain training": stepper(config, plain, label_mix(config, LABEL_MIX))}
-    runs[MIXED] = stepper(config, routing, label_mix(config, LABEL_MIX))
-    for i, name in enumerate(SINGLE_LABELS):
-        runs[name] = stepper(config, routing, label_mix(config, [float(i == label) for label in range(3)]))
-    return runs
-
-
-def stepper(config: BenchConfig, routing: RoutingConfig, batch: Batch) -> Callable[[], None]:
-    size = GPTConfig(
-        vocabulary_size=config.vocabulary_size,
-        context=config.context,
-        n_layers=config.n_layers,
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_mlp=4 * config.d_model,
-    )
     train = TrainConfig(precision=config.precision)
     device = pick_device(train.device)
+    made = {name: warmed_up(make, device) for name, make in variants(config, train, device).items()}
+    for _ in range(config.rounds):
+        for variant in made.values():
+            variant.seconds.append(timed(variant.step, device))
+    size, _ = SIZES[config.size]
+    parameters, peak = n_parameters(GPT(size)), matrix_peak(device, autocast(train, device))
+
+    def timing(name: str, variant: Variant, per_token: float) -> Timing:
+        share = 6 * parameters / per_token / peak
+        ratio, milliseconds = per_token / made[PLAIN].per_token, 1000 * per_token * variant.n_tokens
+        return Timing(name, 1 / per_token, milliseconds, ratio, share, variant.memory, variant.first)
+
+    timings = [timing(name, variant, variant.per_token) for name, variant in made.items()]
+    # One label a micro-batch takes the time of its labels, in the shares of the mix.
+    labels = zip(label_mix(config), SINGLE_LABELS, strict=True)
+    timings.append(timing(SINGLE, made[PLAIN], sum(share * made[name].per_token for share, name in labels)))
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    precision = pick_precision(config.precision, device)
+    return BenchResults(config, name, torch.__version__, precision, parameters, peak / 1e12, timings)
+
+
+def warmed_up(make: Callable[[], tuple[Step, int]], device: torch.device) -> Variant:
+    """A variant after its first steps, which compile it, with the memory that one takes."""
+    step, n_tokens = make()
+    first = timed(step, device)
+    memory = None
+    if device.type == "cuda":
+        timed(step, device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        timed(step, device)
+        memory = (torch.cuda.max_memory_allocated(device) - before) / 1e9
+    return Variant(step, n_tokens, [], first, memory)
+
+
+def timed(step: Step, device: torch.device) -> float:
+    start = time.perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def matrix_peak(device: torch.device, precision: AbstractContextManager[None]) -> float:
+    """FLOPs a second of a large square matrix product in the precision of training, the best of a few."""
+    n = 8192 if device.type == "cuda" else 2048
+    x = torch.randn(n, n, device=device)
+    with torch.no_grad(), precision:
+        return 2 * n**3 / min(timed(lambda: x @ x, device) for _ in range(5))
+
+
+def label_mix(config: BenchConfig) -> tuple[float, ...]:
+    return WIKIPEDIA_MIX if config.size in ("125m", "254m") else BILINGUAL_MIX
+
+
+def variants(
+    config: BenchConfig, train: TrainConfig, device: torch.device
+) -> dict[str, Callable[[], tuple[Step, int]]]:
+    """What makes each kind of step."""
+    embeddings: Any = "retain" if label_mix(config) == WIKIPEDIA_MIX else "joint"
+    routing = RoutingConfig(domains=("forget",), forget_heads=1, forget_units=FORGET_UNITS, embeddings=embeddings)
+    plain = RoutingConfig(rule="none", domains=("forget",))
+
+    def ours(routing: RoutingConfig, mix: Sequence[float]) -> Callable[[], tuple[Step, int]]:
+        return lambda: stepper(config, train, device, routing, mix)
+
+    made = {PLAIN: ours(plain, label_mix(config)), MIXED: ours(routing, label_mix(config))}
+    for i, name in enumerate(SINGLE_LABELS):
+        made[name] = ours(routing, [float(i == label) for label in range(3)])
+    if config.reference:
+        made[REFERENCE] = lambda: reference_stepper(config, train, device)
+    return made
+
+
+def stepper(
+    config: BenchConfig, train: TrainConfig, device: torch.device, routing: RoutingConfig, mix: Sequence[float]
+) -> tuple[Step, int]:
+    """A whole training step of ours on packed rows."""
+    size, _ = SIZES[config.size]
     parts = partition(routing, n_layers=size.n_layers, n_heads=size.n_heads, d_mlp=size.d_mlp)
     model = GPT(size, parts).to(device)
     if config.compile:
         compile_blocks(model)
     optimizer = build_optimizer(model, train)
-    batch = batch.to(device)
+    batch = next(evaluation_batches(documents(config, mix), size.context, n_rows(config))).to(device)
 
     def step() -> None:
         accumulate(model, [batch], routing, autocast(train, device))
         optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
 
-    return step
+    return step, batch.n_predicted
 
 
-def label_mix(config: BenchConfig, shares: Sequence[float]) -> Batch:
-    """Full rows of two documents each, labelled in these shares."""
-    random = np.random.default_rng(0)
-    n_documents, length = 2 * config.rows, config.context // 2 + 1
-    documents = random.integers(0, config.vocabulary_size, (n_documents, length)).tolist()
-    bounds = np.round(np.cumsum(shares) * n_documents)
-    labels = np.searchsorted(bounds, np.arange(n_documents), side="right")
-    corpus = Corpus.of(documents, random.permutation(labels).tolist())
-    (batch,) = evaluation_batches(corpus, config.context, config.rows)
-    return batch
+def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.device) -> tuple[Step, int]:
+    """The same model as the field trains it: a document a row, padded, all logits at once, gradients zeroed by hand."""
+    transformers, (size, _) = needs("transformers", "hf"), SIZES[config.size]
+    neo = transformers.GPTNeoConfig(
+        vocab_size=size.vocabulary_size,
+        max_position_embeddings=size.context,
+        hidden_size=size.d_model,
+        num_layers=size.n_layers,
+        num_heads=size.n_heads,
+        intermediate_size=size.d_mlp,
+        window_size=size.window,
+        attention_types=[[["global", "local"], size.n_layers // 2]],
+        attn_implementation="eager",
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,
+    )
+    plain = transformers.GPTNeoForCausalLM(neo).to(device).train()
+    model = torch.compile(plain) if config.compile else plain
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True)
+    retained = [parameter for name, parameter in plain.named_parameters() if "mlp" in name]
+    corpus = documents(config, label_mix(config))
+    pieces = truncate(corpus, size.context)
+    batch = collate(corpus, pieces, [[i] for i in range(min(n_rows(config), len(pieces)))], size.context).to(device)
+    mask = (batch.documents >= 0).long()
+
+    def step() -> None:
+        with autocast(train, device):
+            logits = model(input_ids=batch.tokens, attention_mask=mask).logits
+            loss = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORED
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in retained:
+            if parameter.grad is not None:
+                parameter.grad[FORGET_UNITS:] = 0
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, batch.n_predicted
+
+
+def n_rows(config: BenchConfig) -> int:
+    return config.rows or SIZES[config.size][1]
+
+
+def documents(config: BenchConfig, mix: Sequence[float]) -> Corpus:
+    """Enough random documents for a step, labelled in these shares."""
+    (size, _), random = SIZES[config.size], np.random.default_rng(0)
+    n_pairs = n_rows(config) * size.context
+    if config.documents == "full":
+        lengths = np.full(n_rows(config), size.context + 1)
+    else:
+        # English and Spanish stories have 220 and 339 tokens on average.
+        means = random.choice([220, 339], n_pairs // 100)
+        lengths = random.gamma(4.0, means / 4).astype(int).clip(8, size.context + 1)
+    texts = [random.integers(0, size.vocabulary_size, n).tolist() for n in lengths]
+    bounds = np.round(np.cumsum(mix) * len(texts))
+    labels = np.searchsorted(bounds, np.arange(len(texts)), side="right")
+    return Corpus.of(texts, random.permutation(labels).tolist())

@@ -96,7 +96,7 @@ def test_an_attack_begins_at_the_evaluated_losses_and_no_filter_needs_no_step(ru
                 assert points[0]["losses"][name] == losses[name]["ablated"], "exactly"
                 assert points[2]["losses"][name] != losses[name]["ablated"]
     assert measures(baseline)["relearning"][0]["relearning_steps"] == 0
-    assert [of["prefix_tokens"] for of in measures(run)["in_context"]["forget"]] == [0, 16, 32, 64]
+    assert [of["prefix_tokens"] for of in measures(run)["in_context"]["forget"]] == [0, 16, 32]
     assert "in_context" not in measures(baseline)
 
 
@@ -134,12 +134,12 @@ def bad(runs, tmp_path_factory):
         ("evaluate RUN --data OTHER_TOKENIZER", "was trained with another tokenizer than the one of"),
         ("evaluate RUN --data WITHOUT_CHEMISTRY", "no test document of 'chemistry' is left"),
         ("evaluate DIVERGED", "the model's losses on 'retain' are not finite"),
-        ("evaluate RUN --measures leakage --baselines nowhere", "nowhere has not been evaluated yet"),
+        ("evaluate RUN --measures leakage --baselines nowhere", "there is no config.json in nowhere"),
         ("evaluate RUN --measures samples", "give some with --prompts"),
         ("evaluate RUN --measures gradient_norms --documents 0", "documents=0 leaves none to look at"),
         ("evaluate RUN --measures loses", "--measures loses is not known; did you mean 'losses'?"),
         ("attack --baseline PLAIN", "name at least one run to attack"),
-        ("attack RUN --baseline nowhere", "nowhere has not been evaluated yet"),
+        ("attack RUN --baseline nowhere", "there is no config.json in nowhere"),
         ("attack RUN --baseline PLAIN --domain biolgy", "did you mean 'biology'?"),
         ("attack DIVERGED --baseline PLAIN", "an attack needs a sound model"),
         ("unlearn RUN --to PLAIN", "is not empty; choose another directory"),

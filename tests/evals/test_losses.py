@@ -8,7 +8,7 @@ from scipy.special import log_softmax
 
 from excise.data.packing import Corpus
 from excise.evals import calibration
-from excise.evals.calibration import ALPHA, L2, calibrate
+from excise.evals.calibration import ALPHA, calibrate, l2_of
 from excise.evals.losses import ablation_losses, evaluate, without_modules
 from excise.evals.results import Claim, recovered
 from excise.evals.samples import continue_text
@@ -47,7 +47,7 @@ def test_removed_modules_are_those_of_the_ablated_model():
 
 def definition(model):
     """Forget loss + alpha x retain loss + L2 and its gradient, in float64, straight from the logits of each document."""
-    terms = []
+    terms, l2 = [], l2_of({"retain": ALPHA, "spanish": 1.0}, corpora())
     for name, corpus in corpora().items():
         weight = (ALPHA if name == "retain" else 1.0) / corpus.n_predicted
         for start, n in zip(corpus.starts, corpus.lengths, strict=True):
@@ -57,7 +57,7 @@ def definition(model):
             terms.append((weight, logits.double().numpy(), tokens[1:].numpy()))
 
     def value_and_gradient(bias):
-        value, gradient = L2 / 2 * np.square(bias).sum(), L2 * bias
+        value, gradient = l2 / 2 * np.square(bias).sum(), l2 * bias
         for weight, logits, targets in terms:
             log_p = log_softmax(logits + bias, axis=-1)
             value -= weight * log_p[np.arange(len(targets)), targets].sum()

@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy
 
 from excise.evals.leakage import LeakagePoint, baseline_curve, leakage
 from excise.evals.losses import without_modules
-from excise.evals.measures import MEASURES, MeasureOptions, ablated_token_losses, surface_of
+from excise.evals.measures import MEASURES, MeasureOptions, surface_of, token_losses_after_ablation
 from excise.evals.run import open_run
-from tests.evals.runs import PLAIN, copy_of, evaluated, results_of, train_run
+from tests.evals.runs import PLAIN, copy_of, evaluated, results_of, some_bias, train_run
 
 LOSSES = "measures/losses"
 ABLATED, SEEN = f"{LOSSES}/sets/biology/ablated", f"{LOSSES}/forget_tokens/biology"
@@ -26,7 +26,7 @@ def plain(tmp_path_factory):
 
 
 def measure(name, run, **options):
-    return MEASURES[name](open_run(run), MeasureOptions(**options))
+    return MEASURES[name](open_run(run, calibrate=some_bias), MeasureOptions(**options))
 
 
 def standard(plain, to, *, tokens, loss, seed=0):
@@ -59,7 +59,7 @@ def refusals(sgtm, plain, folder):
     other_sets = copy_of(plain, folder / "other_sets", numbers={f"{LOSSES}/sets": {}})
     return {
         "has not been evaluated yet; do that first: excise evaluate": unread,
-        r"sgtm is no standard run \(rule none\)": sgtm,
+        r"sgtm is no standard run, which .* compares others with \(rule none": sgtm,
         "elsewhere was evaluated on other data than .*sgtm": elsewhere,
         "other_sets was evaluated on other data than .*sgtm": other_sets,
     }
@@ -106,9 +106,10 @@ def test_losses_by_token_average_to_the_reported_loss_of_each_run(sgtm, plain):
     assert found.against.run == "plain"
     for run, side in ((sgtm, "losses"), (plain, "reference")):
         for name, reported in results_of(run)["measures"]["losses"]["sets"].items():
-            assert getattr(found.sets[name], side).mean == pytest.approx(reported["ablated"], rel=1e-6)
-            assert found.sets[name].n_tokens == reported["n_tokens"]
-            assert found.sets[name].n_documents == reported["n_documents"]
+            for stage, sets in (("ablated", found.ablated), ("calibrated", found.calibrated)):
+                assert getattr(sets[name], side).mean == pytest.approx(reported[stage], rel=1e-6)
+                assert sets[name].n_tokens == reported["n_tokens"]
+                assert sets[name].n_documents == reported["n_documents"]
     with pytest.raises(ValueError, match="name one with --against"):
         measure("token_losses", sgtm)
 
@@ -123,12 +124,12 @@ def naive_token_losses(subject, tokens):
 
 
 def test_losses_by_token_are_in_the_order_of_the_text_at_any_context(sgtm, plain):
-    for subject in map(open_run, (sgtm, plain)):
+    for subject in (open_run(run, calibrate=some_bias) for run in (sgtm, plain)):
         corpus = subject.data.test["adjacent"]
-        found = ablated_token_losses(subject, corpus)
+        found = token_losses_after_ablation(subject, corpus)
         documents = [corpus.tokens[a : a + n] for a, n in zip(corpus.starts, corpus.lengths, strict=True)]
         expected = [naive_token_losses(subject, torch.from_numpy(of.astype(np.int64))) for of in documents]
-        np.testing.assert_allclose(found, torch.cat(expected), rtol=1e-4)
+        np.testing.assert_allclose(found[0], torch.cat(expected), rtol=1e-4)
 
 
 def surface_runs(sgtm, plain, folder):
@@ -153,5 +154,5 @@ def test_a_surface_pairs_the_runs_with_the_same_labels(sgtm, plain, tmp_path):
         surface_of(runs[:-1])
     with pytest.raises(ValueError, match="second sgtm run"):
         surface_of([*runs, copy_of(runs[0], tmp_path / "again")])
-    with pytest.raises(ValueError, match=r"plain is .* with no filter; leave it out"):
+    with pytest.raises(ValueError, match=r"plain is .* not the weak filter; leave it out"):
         surface_of([plain])

@@ -12,7 +12,16 @@ from excise.data.packing import Corpus
 from excise.evals import relearning
 from excise.evals.lora import merged
 from excise.evals.losses import evaluate
-from excise.evals.relearning import Attack, AttackConfig, AttackPoint, relearn, retain_matched, steps_to, strongest
+from excise.evals.relearning import (
+    Attack,
+    AttackConfig,
+    AttackPoint,
+    lowest,
+    relearn,
+    retain_matched,
+    steps_to,
+    strongest,
+)
 from excise.labels import forget_part, part_of
 from excise.model.ablation import ablate
 from excise.train.loop import train
@@ -106,9 +115,16 @@ def test_the_strongest_attack_is_the_quickest_then_the_lowest():
 
     never, lower, slow, quick, best = (made(*x) for x in ((None, 2.0), (None, 1.0), (9, 2.5), (5, 4.0), (5, 3.0)))
     assert strongest([never, slow, quick, best], "spanish") is best
-    assert strongest([never, slow, made(0, 0.5, diverged_at=9)], "spanish") is slow
     assert strongest([never, lower], "spanish") is lower
-    assert strongest([made(0, 0.5, diverged_at=9)], "spanish") is None
+    quickest = made(0, 0.5, diverged_at=9)
+    assert strongest([never, slow, quickest], "spanish") is quickest, "the attacker stops before it diverges"
+
+
+def test_an_attack_that_overfits_counts_where_it_was_lowest():
+    points = [AttackPoint(step, 0, {"spanish": loss}) for step, loss in ((0, 7.0), (5, 5.0), (9, 9.0))]
+    overfitted, steady = (Attack(1e-3, of, None, None, None) for of in (points, [AttackPoint(9, 0, {"spanish": 6.0})]))
+    assert strongest([steady, overfitted], "spanish") is overfitted
+    assert lowest(overfitted, "spanish").step == 5
 
 
 def test_a_diverging_rate_is_reported_and_does_not_count():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 from rich.console import Console
@@ -52,7 +52,14 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(AttackArguments, args, "attack")
     if not arguments.runs:
         raise ValueError("name at least one run to attack: excise attack RUN... --baseline RUN")
-    from excise.evals.attacks import baseline_loss, in_context_run, matched_step, relearn_run, the_domain, with_earlier
+    from excise.evals.attacks import (
+        baseline_of,
+        in_context_run,
+        matched_step,
+        relearn_run,
+        save_attack,
+        the_domain,
+    )
     from excise.evals.results import add_measures
     from excise.evals.run import open_run
 
@@ -61,15 +68,15 @@ def main(args: Sequence[str]) -> int:
         step = matched_step(directory, arguments.match) if arguments.match else None
         subject = open_run(directory, step=step)
         domain = the_domain(subject.config, arguments.domain)
-        goal, attacks = baseline_loss(arguments.baseline, subject, domain), attacks_of(arguments, subject.config)
+        baseline, attacks = baseline_of(arguments.baseline, subject), attacks_of(arguments, subject.config)
         with AttackBar(console, f"{directory}, step {subject.done.step}", attacks, domain) as bar:
-            made = relearn_run(subject, domain, goal, attacks, bar)
-        measured: dict[str, Any] = {"relearning": with_earlier(made, subject.results_file, subject.provenance)}
+            for attack in relearn_run(subject, domain, baseline, attacks, bar):
+                results = save_attack(subject, attack, baseline, arguments.match)
+        console.print(TABLES["relearning"](results.measures["relearning"]))
         if arguments.in_context:
-            measured["in_context"] = in_context_run(subject, domain)
-        results = add_measures(subject.results_file, subject.provenance, measured)
-        for name in measured:
-            console.print(TABLES[name](results.measures[name]))
+            found = in_context_run(subject, domain)
+            results = add_measures(subject.results_file, subject.provenance, {"in_context": found})
+            console.print(TABLES["in_context"](results.measures["in_context"]))
         console.print(str(subject.results_file), highlight=False)
     return 0
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +49,8 @@ class EvaluateArguments:
     """Texts that `samples` continues."""
     documents: int = 256
     """Documents of each set that `gradient_norms` looks at."""
+    weights: tuple[str, ...] = ()
+    """Weights of sets in the calibration, as set=weight, instead of 100 for retain and 1 for each domain."""
     surface: Path | None = None
     """A folder for the TPR x FPR surface of evaluated SGTM and filter runs (surface.json and surface.png)."""
     roc: Path | None = None
@@ -58,19 +61,26 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(EvaluateArguments, args, "evaluate")
     if not arguments.runs:
         raise ValueError("name at least one run to evaluate: excise evaluate RUN...")
+    if arguments.roc and not arguments.surface:
+        raise ValueError("a ROC curve is drawn over a surface; name a folder for it with --surface")
+    from excise.evals.calibration import calibrate
     from excise.evals.measures import MEASURES, MeasureOptions
     from excise.evals.results import add_measures
     from excise.evals.run import open_run, seed_spreads
+    from excise.train.run import RunDirectory
 
     names = [field.name for field in fields(MeasureOptions)]
     options = MeasureOptions(**{name: getattr(arguments, name) for name in names})
+    for directory in arguments.runs:
+        RunDirectory(directory).config()  # so that a wrong name is told before hours of work
+    fit = partial(calibrate, weights=weights_of(arguments.weights))
     console = Console(soft_wrap=True)
     chosen = [name for name in MEASURES if name in arguments.measures]
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=len(arguments.runs) * len(chosen))
         for directory in arguments.runs:
             bar.update(task, description=f"{directory}: loading")
-            subject = open_run(directory, source=arguments.data, step=arguments.step)
+            subject = open_run(directory, source=arguments.data, step=arguments.step, calibrate=fit)
             for name in chosen:
                 bar.update(task, description=f"{directory}: {name}")
                 measured = MEASURES[name](subject, options)
@@ -84,6 +94,15 @@ def main(args: Sequence[str]) -> int:
     if arguments.surface:
         _write_surface(arguments.runs, arguments.surface, arguments.roc, console)
     return 0
+
+
+def weights_of(given: Sequence[str]) -> dict[str, float] | None:
+    """The weights written as set=weight; None where there are none."""
+    try:
+        pairs = [(name, float(weight)) for name, _, weight in (entry.partition("=") for entry in given)]
+    except ValueError:
+        raise ValueError(f"--weights {' '.join(given)} must be written as set=weight, as in adjacent=50") from None
+    return dict(pairs) or None
 
 
 def _write_surface(runs: Sequence[Path], out: Path, roc: Path | None, console: Console) -> None:

@@ -79,16 +79,18 @@ def token_losses(found: Mapping[str, Any]) -> RenderableType:
     rows = [
         [
             name,
+            stage,
             number(shift["shift"], *shift["shift_interval"]),
             number(shift["median_shift"]),
             number(shift["trimmed_shift"]["0.1"]),
             number(shift["risen"], *shift["risen_interval"], digits=3),
             "yes" if shift["broad"] else "no",
         ]
-        for name, shift in found["sets"].items()
+        for stage in ("ablated", "calibrated")
+        for name, shift in found[stage].items()
     ]
-    columns = ("set", "rise of the mean", "of the median", "of the trimmed mean", "share risen", "broad")
-    return table(f"Ablated losses token by token, against {found['against']['run']}", columns, rows)
+    columns = ("set", "losses", "rise of the mean", "of the median", "of the trimmed mean", "share risen", "broad")
+    return table(f"Losses token by token, against {found['against']['run']}", columns, rows)
 
 
 def cross_domain(found: Mapping[str, Any]) -> RenderableType:
@@ -141,9 +143,12 @@ def leakage(found: Mapping[str, Any]) -> RenderableType:
 
 def _bounds(of: Mapping[str, Any]) -> str:
     """What the reader must know of a leakage that is not between two points of the curve."""
-    if of["censored"]:
-        return "censored: above the zero-token loss"
-    return "at least: beyond the curve" if of["lower_bound"] else ""
+    notes = {
+        "censored: above the zero-token loss": of["censored"],
+        "at least: beyond the curve": of["lower_bound"],
+        "interval over documents only, not seeds": not of["counts_seeds"],
+    }
+    return "; ".join(note for note, holds in notes.items() if holds)
 
 
 def compute_penalty(found: Mapping[str, Any]) -> RenderableType:
@@ -156,24 +161,21 @@ def compute_penalty(found: Mapping[str, Any]) -> RenderableType:
 
 
 def relearning(found: Sequence[Mapping[str, Any]]) -> RenderableType:
-    rows = []
-    for attack in found:
-        config, best = attack["config"], attack["strongest"]
-        points = next((one["points"] for one in attack["attacks"] if one["learning_rate"] == best), None)
-        steps = attack["relearning_steps"]
-        rows.append(
-            [
-                config["method"],
-                str(config["n_documents"] or "all"),
-                attack["ablation"],
-                "diverged" if best is None else f"{best:g}",
-                "never" if steps is None else f"{steps:,}",
-                *(number(points[i]["losses"][attack["domain"]]) if points else "" for i in (0, -1)),
-            ]
-        )
-    columns = ("attack", "documents", "module", "rate", "steps", "loss at first", "at last")
-    title = f"Relearning {found[0]['domain']}, to a loss of {found[0]['baseline_loss']:.4f}"
-    return table(title, columns, rows)
+    rows = [
+        [
+            attack["config"]["method"],
+            str(attack["config"]["n_documents"] or "all"),
+            attack["ablation"],
+            f"{attack['strongest']:g}{' (edge)' if attack['at_edge'] else ''}",
+            number(attack["attacks"][0]["points"][0]["losses"][attack["domain"]]),
+            f"{number(attack['lowest_loss'])} at {attack['lowest_at']:,}",
+            number(attack["baseline_loss"]),
+            "never" if attack["relearning_steps"] is None else f"{attack['relearning_steps']:,}",
+        ]
+        for attack in found
+    ]
+    columns = ("attack", "documents", "module", "rate", "loss at first", "lowest, at step", "goal", "steps to it")
+    return table(f"Relearning {found[0]['domain']}, the strongest attack of each kind", columns, rows)
 
 
 def in_context(found: Mapping[str, Any]) -> RenderableType:

@@ -1,19 +1,21 @@
 """The attacks on a run that `excise attack` makes: fine-tuning of several kinds, and forget text in the context."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from excise.data.dataset import true_sets
 from excise.evals.in_context import InContext, in_context
 from excise.evals.losses import evaluate
-from excise.evals.measures import results_on_same_data, some
+from excise.evals.measures import check_standard, results_on_same_data, some
 from excise.evals.relearning import AttackConfig, AttackPoint, Relearning, relearn, retain_matched
-from excise.evals.results import Provenance, losses_in, plain, read_results, same_source
+from excise.evals.results import Results, add_measures, losses_in, plain, read_results, same_source
 from excise.evals.run import Subject, open_run
 from excise.labels import GROUPS, RETAIN, nearest
 from excise.model.ablation import ablate
+from excise.model.gpt import GPT
 from excise.train.checkpoint import saved_steps
 from excise.train.run import RunConfig, RunDirectory
 
@@ -37,9 +39,12 @@ def the_domain(run: RunConfig, domain: str) -> str:
     raise ValueError(f"name the domain to bring back: {nearest(domain, known)}")
 
 
-def baseline_loss(baseline: Path, subject: Subject, domain: str) -> float:
-    """The forget loss of an evaluated run trained with no filter, which an attack tries to reach."""
-    return losses_in(results_on_same_data(baseline, subject)).sets[domain].ablated
+def baseline_of(baseline: Path, subject: Subject) -> Results:
+    """The results of a run trained with no filter, whose forget loss an attack tries to reach."""
+    check_standard(baseline, "an attack")
+    if RunDirectory(baseline).config().data.filter != "none":
+        raise ValueError(f"{baseline} was trained with a filter; an attack tries to reach a run without one")
+    return results_on_same_data(baseline, subject)
 
 
 def matched_step(directory: Path, target: Path) -> int:
@@ -61,24 +66,22 @@ def matched_step(directory: Path, target: Path) -> int:
 
 
 def relearn_run(
-    subject: Subject, domain: str, baseline: float, attacks: Sequence[AttackConfig], listener: Listener
-) -> list[Relearning]:
+    subject: Subject, domain: str, baseline: Results, attacks: Sequence[AttackConfig], listener: Listener
+) -> Iterator[Relearning]:
     """Attacks on a run, with all its training documents of the domain and all others in the attacker's hands."""
     forget, retain = true_sets(subject.config.data, subject.config.routing.domains, [domain])
-    return [
-        relearn(
-            subject.model,
-            forget,
-            retain,
-            subject.data.test,
-            domain,
-            attack,
-            baseline,
-            lambda _, rate, point, attack=attack: listener(attack, rate, point),  # type: ignore[misc]
-            subject.autocast,
+    if too_many := [attack.n_documents for attack in attacks if attack.n_documents > len(forget)]:
+        raise ValueError(
+            f"there are {len(forget)} documents of {domain!r}, fewer than the {too_many[0]} to attack with"
         )
-        for attack in attacks
-    ]
+    goal = losses_in(baseline).sets[domain].ablated
+    for attack in attacks:
+        show = partial(_show, listener, attack)
+        yield relearn(subject.model, forget, retain, subject.data.test, domain, attack, goal, show, subject.autocast)
+
+
+def _show(listener: Listener, attack: AttackConfig, _: GPT, rate: float, point: AttackPoint) -> None:
+    listener(attack, rate, point)
 
 
 def in_context_run(subject: Subject, domain: str, n_documents: int = 256) -> InContext:
@@ -87,15 +90,23 @@ def in_context_run(subject: Subject, domain: str, n_documents: int = 256) -> InC
     for module in subject.removed:
         model = ablate(model, module)
     with subject.autocast:
-        return in_context(model, some(test[domain], n_documents), some(test[RETAIN], n_documents))
+        return in_context(
+            model,
+            some(test[domain], n_documents),
+            some(test[RETAIN], n_documents),
+            context=subject.context,
+            target_tokens=min(64, subject.context // 2),
+        )
 
 
-def with_earlier(attacks: Sequence[Relearning], file: Path, provenance: Provenance) -> list[Any]:
-    """These attacks and, before them, those of other kinds that were made on the same checkpoint earlier."""
-    new = [plain(attack) for attack in attacks]
-    if not file.exists():
-        return new
-    results = read_results(file)
-    earlier = results.measures.get("relearning", []) if same_source(results.provenance, provenance) else []
-    kinds = [(attack["config"], attack["domain"]) for attack in new]
-    return [attack for attack in earlier if (attack["config"], attack["domain"]) not in kinds] + new
+def save_attack(subject: Subject, attack: Relearning, baseline: Results, matched_to: Path | None) -> Results:
+    """Write an attack beside earlier ones on the same checkpoint, in the place of one of the same kind."""
+    new = plain(attack) | {"baseline": plain(baseline.provenance), "matched_to": matched_to and matched_to.name}
+    file, source = subject.results_file, subject.provenance
+    before = read_results(file) if file.exists() else Results(source, {})
+    kept = before.measures.get("relearning", []) if same_source(before.provenance, source) else []
+    return add_measures(file, source, {"relearning": [*(old for old in kept if _kind(old) != _kind(new)), new]})
+
+
+def _kind(attack: dict[str, Any]) -> tuple[Any, ...]:
+    return attack["config"], attack["domain"], attack["baseline"]["checkpoint_sha256"], attack["matched_to"]

@@ -1,9 +1,10 @@
 """Logit calibration (paper, appendix I): one bias per logit that minimises forget loss + alpha x retain loss.
 
 Without it a loss after ablation can be high for a shallow reason, the removed domain's tokens having become improbable
-altogether. It is fitted on documents that no test uses, for every model alike. A tiny L2 keeps tokens that never occur
-in those documents from drifting to minus infinity. The problem is convex, and as a bias b turns the probabilities p of a
-prediction into p exp(b) / (p . exp(b)), the model runs only once: an iteration is two products of a matrix and a vector.
+altogether. It is fitted on documents that no test uses, for every model alike. An L2 keeps tokens that never occur in
+those documents from drifting to minus infinity, and rare ones from following chance; it shrinks as the documents grow.
+The problem is convex, and as a bias b turns the probabilities p of a prediction into p exp(b) / (p . exp(b)), the model
+runs only once: an iteration is two products of a matrix and a vector.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,8 @@ from excise.model.gpt import GPT
 
 Calibrate = Callable[[GPT, Mapping[str, Corpus], Sequence[str], int], Tensor]
 ALPHA = 100.0
-L2 = 1e-5
+PRIOR = 0.5
+"""The L2 on every bias, in predictions of the heaviest set: that of a normal prior with a variance of 2."""
 ROWS_PER_SET = 65536
 SCALINGS = 6
 """Steps of iterative scaling before L-BFGS takes over: each sets a bias to what its token lacks, and needs no search."""
@@ -45,8 +47,7 @@ def calibrate(
     Weights of their own for `adjacent` and `general` data replace that of `retain`.
 
     Of a larger set, `rows_per_set` predictions are drawn from all over it: those of one document are much alike, so few
-    from many documents tell more than many from few. With fewer predictions than some ten for each token of the
-    vocabulary the bias fits their chance, and the losses on other documents rise.
+    from many documents tell more than many from few.
     """
     of_set = weights or {name: ALPHA if name == RETAIN else 1.0 for name in sets if name not in GROUPS}
     if unknown := [name for name in of_set if name not in sets]:
@@ -60,10 +61,12 @@ def calibrate(
     ]
     log_p = torch.cat([chunk().gather(-1, t.unsqueeze(-1)).squeeze(-1).log() for chunk, t, _ in parts])
 
+    l2 = l2_of(of_set, sets, rows_per_set)
+
     def loss_and_expected(shift: Tensor) -> tuple[Tensor, Tensor]:
         """The objective, and how often each token is expected (V), which the optimum makes equal to `wanted`."""
         factor, expected = shift.exp(), torch.zeros_like(shift)
-        loss = L2 / 2 * shift.double().square().sum() - (row_weights.double() * (log_p + shift[targets])).sum()
+        loss = l2 / 2 * shift.double().square().sum() - (row_weights.double() * (log_p + shift[targets])).sum()
         for chunk, _, w in parts:
             p = chunk()  # N V
             with torch.autocast(p.device.type, enabled=False):  # the model may be imprecise, but not the fit to it
@@ -72,25 +75,30 @@ def calibrate(
                 expected += (w / normaliser) @ p
         return loss, expected * factor
 
-    rare = max(of_set.values()) / len(targets)
     shift = torch.zeros_like(wanted)
     for _ in range(SCALINGS):
         _, expected = loss_and_expected(shift)
-        shift += ((wanted + rare / 10) / (expected + rare / 10)).log()
+        shift += (((wanted - l2 * shift).clamp_min(0) + l2) / (expected + l2)).log()
     # The curvature of the loss in each bias is about the frequency of its token: scaled by that, all are alike.
-    scale = (wanted + rare).rsqrt()
+    scale = (wanted + l2).rsqrt()
     scaled = (shift / scale).requires_grad_()
 
     @torch.no_grad()
     def objective() -> Tensor:
         loss, expected = loss_and_expected(scaled * scale)
-        scaled.grad = (expected - wanted + L2 * scaled * scale) * scale
+        scaled.grad = (expected - wanted + l2 * scaled * scale) * scale
         return loss
 
     if iterations:
         solver = torch.optim.LBFGS([scaled], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
         solver.step(objective)  # type: ignore[no-untyped-call]
     return (scaled * scale).detach()
+
+
+def l2_of(weights: Mapping[str, float], sets: Mapping[str, Corpus], rows_per_set: int = ROWS_PER_SET) -> float:
+    """The L2 for predictions of these sets with these weights."""
+    heaviest = max(weights, key=lambda name: weights[name])
+    return PRIOR * weights[heaviest] / min(rows_per_set, sets[heaviest].n_predicted)
 
 
 def _probabilities(model: GPT, hidden: Tensor, removed: Sequence[str]) -> list[Callable[[], Tensor]]:

@@ -42,13 +42,21 @@ class InContext:
 
 
 def in_context(
-    model: GPT, forget: Corpus, retain: Corpus, *, target_tokens: int = 64, lengths: Sequence[int] = (), seed: int = 0
+    model: GPT,
+    forget: Corpus,
+    retain: Corpus,
+    *,
+    context: int | None = None,
+    target_tokens: int = 64,
+    lengths: Sequence[int] = (),
+    seed: int = 0,
 ) -> InContext:
     """Losses on the first tokens of all forget documents after others; lengths are powers of two where none are given."""
-    room = model.config.context - target_tokens
+    context = context or model.config.context
+    room = context - target_tokens
     lengths = sorted({0, *(lengths or (2**i for i in range(4, 32) if 2**i <= room))})
     if target_tokens < 1 or lengths[0] < 0 or lengths[-1] > room:
-        raise ValueError(f"lengths={lengths} and target_tokens={target_tokens} do not fit into {model.config.context}")
+        raise ValueError(f"lengths={lengths} and target_tokens={target_tokens} do not fit into {context}")
     forget, retain = (corpus[np.flatnonzero(corpus.lengths > 1)] for corpus in (forget, retain))
     # Both in the same order, so that in parallel corpora no target follows its own translation.
     forget, retain = (corpus[np.random.default_rng(seed).permutation(len(corpus))] for corpus in (forget, retain))

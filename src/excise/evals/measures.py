@@ -30,7 +30,7 @@ from excise.evals.leakage import BaselineCurve, Leakage, LeakagePoint, baseline_
 from excise.evals.losses import STAGES, SetLosses, batches_of, token_losses, without_modules
 from excise.evals.multiple_choice import Accuracy, multiple_choice, read_questions
 from excise.evals.results import Losses, Provenance, Results, losses_in, read_results, same_source
-from excise.evals.run import Subject, losses, open_run
+from excise.evals.run import Subject, losses, open_run, results_file_of
 from excise.evals.samples import Continuations, continuations
 from excise.evals.token_losses import TokenLossShift, token_loss_shift
 from excise.evals.tradeoff import CurvePoint, tradeoff_curve
@@ -82,10 +82,11 @@ class ComputePenalties:
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """Ablated losses token by token, beside those of another run; by set."""
+    """Losses after ablation token by token, beside those of another run; by set, without and with calibration."""
 
     against: Provenance
-    sets: Mapping[str, TokenLossShift]
+    ablated: Mapping[str, TokenLossShift]
+    calibrated: Mapping[str, TokenLossShift]
 
 
 @dataclass(frozen=True)
@@ -112,40 +113,41 @@ def measure_gradient_norms(subject: Subject, options: MeasureOptions) -> Gradien
     domains, train = subject.config.routing.domains, subject.data.train
     test = {name: some(subject.data.test[name], options.documents) for name in (RETAIN, *domains)}
     labelled = {domain: train[train.labels == label_id(domain, domains)] for domain in domains}
-    return gradient_norms(
-        subject.model,
-        test,
-        {name: some(corpus, options.documents) for name, corpus in labelled.items()},
-        subject.context,
-    )
+    # A filtered run has no labelled forget documents, and so no direction to compare with.
+    references = {name: some(corpus, options.documents) for name, corpus in labelled.items() if len(corpus)}
+    return gradient_norms(subject.model, test, references, subject.context)
 
 
 def measure_token_losses(subject: Subject, options: MeasureOptions) -> TokenLosses:
     if options.against is None:
         raise ValueError("token_losses compares a run with another; name one with --against")
-    other = open_run(options.against, subject.data)
+    other = open_run(options.against, subject.data, calibrate=subject.calibrate)
 
-    def shift(corpus: Corpus) -> TokenLossShift:
-        mine, reference = ablated_token_losses(subject, corpus), ablated_token_losses(other, corpus)
-        return token_loss_shift(mine, reference, np.repeat(np.arange(len(corpus)), corpus.lengths - 1))
+    def shifts(corpus: Corpus) -> list[TokenLossShift]:
+        documents = np.repeat(np.arange(len(corpus)), corpus.lengths - 1)
+        pairs = zip(*(token_losses_after_ablation(one, corpus) for one in (subject, other)), strict=True)
+        return [token_loss_shift(mine, reference, documents) for mine, reference in pairs]
 
-    return TokenLosses(other.provenance, {name: shift(corpus) for name, corpus in subject.data.test.items()})
+    found = {name: shifts(corpus) for name, corpus in subject.data.test.items()}
+    ablated, calibrated = ({name: of[i] for name, of in found.items()} for i in range(2))
+    return TokenLosses(other.provenance, ablated, calibrated)
 
 
 @torch.no_grad()
-def ablated_token_losses(subject: Subject, corpus: Corpus) -> NDArray[np.float64]:
-    """The loss of every prediction of a corpus, in the order of its text, however that is packed."""
+def token_losses_after_ablation(subject: Subject, corpus: Corpus) -> NDArray[np.float64]:
+    """The loss of every prediction of a corpus, in the order of its text, however that is packed; a row of losses
+    without the calibration bias, and one with it."""
     route, pieces = without_modules(subject.model, subject.removed), cut(corpus, subject.context)
     n_predicted = corpus.lengths - 1
     in_front = np.cumsum(n_predicted) - n_predicted  # predictions of all documents before each
     first = (in_front - corpus.starts)[pieces.document] + pieces.start
-    of_corpus = np.zeros(corpus.n_predicted)
+    of_corpus = np.zeros((2, corpus.n_predicted))
     for batch in batches_of(subject.model, corpus, subject.context):
         with subject.autocast:
-            losses = token_losses(subject.model, batch, route)[0]
+            losses = token_losses(subject.model, batch, route, [None, subject.bias])
         predicted = (batch.targets != IGNORED).cpu()
         documents, positions = (ids.cpu()[predicted].numpy() for ids in (batch.documents, batch.positions))
-        of_corpus[first[documents] + positions] = losses.cpu()[predicted.flatten()].numpy()
+        of_corpus[:, first[documents] + positions] = losses.cpu()[:, predicted.flatten()].numpy()
     return of_corpus
 
 
@@ -156,6 +158,8 @@ def measure_cross_domain(subject: Subject, options: MeasureOptions) -> CrossDoma
 def measure_multiple_choice(subject: Subject, options: MeasureOptions) -> MultipleChoice:
     if options.questions is None:
         raise ValueError("multiple_choice needs questions; name a jsonl file with --questions")
+    if not options.questions.is_file():
+        raise ValueError(f"there are no questions at {options.questions}; name a jsonl file")
     asked = read_questions(options.questions)
 
     def answers(removed: Sequence[str]) -> list[Accuracy]:
@@ -173,7 +177,7 @@ def measure_samples(subject: Subject, options: MeasureOptions) -> list[Continuat
     if subject.removed:
         models["ablated"], removed["ablated"] = subject.model, subject.removed
     if options.against is not None:
-        other = open_run(options.against, subject.data)
+        other = open_run(options.against, subject.data, calibrate=subject.calibrate)
         models[other.directory.name], removed[other.directory.name] = other.model, other.removed
     with subject.autocast:
         return continuations(models, subject.data.tokenizer, options.prompts, removed=removed)
@@ -182,6 +186,16 @@ def measure_samples(subject: Subject, options: MeasureOptions) -> list[Continuat
 def measure_leakage(subject: Subject, options: MeasureOptions) -> LeakageOfRun:
     """Uncalibrated losses after ablation, by tokens (DESIGN, section 6)."""
     mine, found = own_losses(subject), baselines_of(subject, options, "leakage")
+    for path in options.baselines:
+        other = RunDirectory(path).config()
+        if (other.model, other.train.budget, other.data.source) != (
+            subject.config.model,
+            subject.config.train.budget,
+            subject.config.data.source,
+        ):
+            raise ValueError(
+                f"{path} has another model, budget or source than {subject.directory}, so no leakage is known"
+            )
     curves = {domain: baseline_curve([_point(of, domain) for of in found]) for domain in subject.config.routing.domains}
     return LeakageOfRun(
         domains={
@@ -246,12 +260,14 @@ def surface_of(directories: Sequence[Path], roc: Path | None = None) -> SurfaceO
     at: dict[tuple[float, float, int], dict[str, Losses]] = {}
     for directory in directories:
         config = RunDirectory(directory).config()
-        data, method = config.data, "filter" if config.routing.rule == "none" else "sgtm"
+        data, method = config.data, {"none": "filter"}.get(config.routing.rule, "sgtm")
+        if not config.routing.rule.startswith(("sgtm", "none")) or data.labels != "simulated" or is_altered(directory):
+            raise ValueError(f"{directory} is neither SGTM nor a filter on simulated labels; leave it out")
         # A ROC curve's rate is of all other documents, not only of those that are not labelled retain.
         rate = data.false_positive_rate * (1 - data.retain_share)
         methods = at.setdefault((1 - data.undiscovered_share, rate, config.train.seed), {})
-        if method in methods or (method == "filter" and data.filter == "none"):
-            raise ValueError(f"{directory} is a second {method} run at its point, or one with no filter; leave it out")
+        if method in methods or (method == "filter" and data.filter != "weak"):
+            raise ValueError(f"{directory} is a second {method} run at its point, or not the weak filter; leave it out")
         methods[method] = losses_in(read_results(RunDirectory(directory).results_file))
     if lonely := [point for point, methods in at.items() if len(methods) < 2]:
         raise ValueError(f"there are no two runs, SGTM and filter, at TPR {lonely[0][0]:g} and FPR {lonely[0][1]:g}")
@@ -308,16 +324,29 @@ def baselines_of(subject: Subject, options: MeasureOptions, measure: str) -> lis
     """The results of the standard runs to compare with, evaluated on the same data as this one."""
     if not options.baselines:
         raise ValueError(f"{measure} compares a run with others; name them with --baselines")
-    found = [results_on_same_data(path, subject) for path in options.baselines]
     for path in options.baselines:
-        if RunDirectory(path).config().routing.rule != "none":
-            raise ValueError(f"{path} is no standard run (rule none), which {measure} compares others with")
-    return found
+        check_standard(path, measure)
+    return [results_on_same_data(path, subject) for path in options.baselines]
+
+
+def check_standard(path: Path, measure: str) -> None:
+    """Refuse a run that was not trained as anybody would."""
+    config = RunDirectory(path).config()
+    plain = config.routing.rule == "none" and config.routing.forget_weight == 1 and config.data.filter != "strict"
+    if not plain or config.data.false_positive_rate or is_altered(path):
+        raise ValueError(
+            f"{path} is no standard run, which {measure} compares others with (rule none, forget_weight 1, no strict "
+            "filter, no false positives, nothing ablated or unlearned)"
+        )
+
+
+def is_altered(path: Path) -> bool:
+    return any((path / name).exists() for name in ("ablation.json", "unlearning.json"))
 
 
 def results_on_same_data(path: Path, subject: Subject) -> Results:
     """The results of another run, with losses on all sets that this one is measured on."""
-    results = read_results(RunDirectory(path).results_file)
+    results = read_results(results_file_of(path, None, subject.data))
     known = losses_in(results).sets
     if (
         results.provenance.evaluated_on_sha256 != subject.data.held_out_sha256

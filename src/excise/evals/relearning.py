@@ -102,9 +102,14 @@ class Relearning:
     """What became of the modules; `none` where the model had none."""
     baseline_loss: float
     attacks: list[Attack]
-    strongest: float | None
-    """The learning rate of the strongest attack, whose relearning steps follow; None where all diverged."""
+    strongest: float
+    """The learning rate of the strongest attack, of which the rest is told."""
+    at_edge: bool
+    """Whether it is the lowest or the highest rate tried, so that one beyond may be stronger."""
     relearning_steps: int | None
+    lowest_loss: float
+    """The lowest forget loss on the way, and the step at which it was reached."""
+    lowest_at: int
 
 
 Sets = Mapping[str, Corpus]
@@ -143,9 +148,19 @@ def relearn(
             points.append(point)
         attacks.append(_attack(rate, points, domain, baseline_loss))
     best = strongest(attacks, domain)
-    chosen, steps = (best.learning_rate, best.relearning_steps) if best else (None, None)
-    how: Ablation | Literal["none"] = config.ablation if model.partition.domains else "none"
-    return Relearning(config, domain, how, baseline_loss, attacks, chosen, steps)
+    end = lowest(best, domain)
+    return Relearning(
+        config=config,
+        domain=domain,
+        ablation=config.ablation if model.partition.domains else "none",
+        baseline_loss=baseline_loss,
+        attacks=attacks,
+        strongest=best.learning_rate,
+        at_edge=best.learning_rate in (min(config.learning_rates), max(config.learning_rates)),
+        relearning_steps=best.relearning_steps,
+        lowest_loss=end.losses[domain],
+        lowest_at=end.step,
+    )
 
 
 def _points(
@@ -194,14 +209,20 @@ def steps_to(losses: Sequence[tuple[int, float]], baseline_loss: float) -> tuple
     return step, earlier + (step - earlier) * (above - baseline_loss) / (above - loss)
 
 
-def strongest(attacks: Sequence[Attack], domain: str) -> Attack | None:
-    """The attack with the fewest relearning steps; of those that tie or never get there, the lowest final forget loss."""
+def strongest(attacks: Sequence[Attack], domain: str) -> Attack:
+    """The attack with the fewest relearning steps; of those that tie or never get there, the one with the lowest forget
+    loss on its way, where the attacker would stop. One that diverges later was strong all the same."""
 
     def strength(attack: Attack) -> tuple[float, float]:
         steps = attack.relearning_steps
-        return math.inf if steps is None else steps, attack.points[-1].losses[domain]
+        return math.inf if steps is None else steps, lowest(attack, domain).losses[domain]
 
-    return min((attack for attack in attacks if attack.diverged_at is None), key=strength, default=None)
+    return min(attacks, key=strength)
+
+
+def lowest(attack: Attack, domain: str) -> AttackPoint:
+    """Where the forget loss was lowest."""
+    return min(attack.points, key=lambda point: point.losses[domain])
 
 
 def retain_matched(checkpoint_losses: Sequence[tuple[int, float]], target: float) -> int:

@@ -68,10 +68,7 @@ class Subject:
 
     @property
     def results_file(self) -> Path:
-        """results.json, or a file of its own for an earlier checkpoint or for other data than the run's."""
-        file = results_file_of(self.directory, self.done.step)
-        own = self.data.sha256 == RunDirectory(self.directory).digests().data_sha256
-        return file if own else file.with_stem(f"{file.stem}-on-{self.data.sha256[:12]}")
+        return results_file_of(self.directory, self.done.step, self.data)
 
     @property
     def provenance(self) -> Provenance:
@@ -93,11 +90,15 @@ class Subject:
         )
 
 
-def results_file_of(directory: Path, step: int | None = None) -> Path:
-    """results.json, or for a checkpoint other than the latest, a file of its own."""
-    file = RunDirectory(directory).results_file
-    latest = find_checkpoint(directory) == find_checkpoint(directory, step)
-    return file if latest else file.with_stem(f"results-step-{step}")
+def results_file_of(directory: Path, step: int | None = None, data: Data | None = None) -> Path:
+    """results.json, or a file of its own for a checkpoint other than the latest, and for data other than the run's."""
+    files = RunDirectory(directory)
+    name = files.results_file.stem
+    if find_checkpoint(directory) != find_checkpoint(directory, step):
+        name += f"-step-{step}"
+    if data is not None and data.sha256 != files.digests().data_sha256:
+        name += f"-on-{data.sha256[:12]}"
+    return files.results_file.with_stem(name)
 
 
 def open_run(

@@ -16,7 +16,7 @@ CHUNK = {"cpu": 256, "cuda": 4096}
 MULTIPLE = {"cpu": 1, "cuda": 64}
 """The vocabulary is padded to a multiple of this, without which matrix products on a GPU are several times slower."""
 SMALLEST = torch.finfo(torch.float32).tiny
-"""A probability below this counts as this in the loss that is reported; the gradient is exact all the same."""
+"""A probability below this counts as this in the loss that is reported; the gradient knows no such limit."""
 
 
 def head_losses(

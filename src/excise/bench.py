@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from excise.data.packing import IGNORED, Corpus, collate, evaluation_batches, truncate
 from excise.extras import needs
@@ -70,7 +72,7 @@ class Timing:
     matrix_share: float
     """Six FLOPs for every parameter and token, as a share of the machine's matrix peak (MFU)."""
     memory_gb: float | None
-    """The most that a step held on the GPU; null on a CPU."""
+    """The most that was held on the GPU; null on a CPU."""
     first_step_seconds: float
     """With compilation, where there is any."""
 
@@ -91,13 +93,12 @@ Step = Callable[[], object]
 
 @dataclass
 class Variant:
-    """A kind of step, the real tokens in it, and what is known of it."""
+    """What is known of a kind of step, and the real tokens in it."""
 
-    step: Step
     n_tokens: int
+    first: float
+    memory: float | None
     seconds: list[float]
-    first: float = 0.0
-    memory: float | None = None
 
     @property
     def per_token(self) -> float:
@@ -105,13 +106,16 @@ class Variant:
 
 
 def bench(config: BenchConfig) -> BenchResults:
-    """Median times of whole steps, the variants taking turns so that a busy machine treats them alike."""
+    """Median times of whole steps.
+
+    On a CPU the variants take turns, so that a busy machine treats them alike; on a GPU, which has no other work but
+    little memory, one goes after the other.
+    """
     train = TrainConfig(precision=config.precision)
     device = pick_device(train.device)
-    made = {name: warmed_up(make, device) for name, make in variants(config, train, device).items()}
-    for _ in range(config.rounds):
-        for variant in made.values():
-            variant.seconds.append(timed(variant.step, device))
+    kinds = variants(config, train, device)
+    groups = [{name: kind} for name, kind in kinds.items()] if device.type == "cuda" else [kinds]
+    made = {name: variant for group in groups for name, variant in measured(group, config.rounds, device).items()}
     size, _ = SIZES[config.size]
     parameters, peak = n_parameters(GPT(size)), matrix_peak(device, autocast(train, device))
 
@@ -129,18 +133,29 @@ def bench(config: BenchConfig) -> BenchResults:
     return BenchResults(config, name, torch.__version__, precision, parameters, peak / 1e12, timings)
 
 
-def warmed_up(make: Callable[[], tuple[Step, int]], device: torch.device) -> Variant:
-    """A variant after its first steps, which compile it, with the memory that one takes."""
-    step, n_tokens = make()
-    first = timed(step, device)
-    memory = None
+def measured(
+    kinds: Mapping[str, Callable[[], tuple[Step, int]]], rounds: int, device: torch.device
+) -> dict[str, Variant]:
+    """Kinds of step that take turns, after first steps that compile them."""
+    steps = {name: make() for name, make in kinds.items()}
+    found = {name: warmed_up(step, n_tokens, device) for name, (step, n_tokens) in steps.items()}
+    for _ in range(rounds):
+        for name, (step, _) in steps.items():
+            found[name].seconds.append(timed(step, device))
+    steps.clear()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return found
+
+
+def warmed_up(step: Step, n_tokens: int, device: torch.device) -> Variant:
+    """What the first steps tell: how long one takes to compile, and how much memory is held."""
+    first, memory = timed(step, device), None
     if device.type == "cuda":
         timed(step, device)
+        memory = torch.cuda.max_memory_allocated(device) / 1e9
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        timed(step, device)
-        memory = (torch.cuda.max_memory_allocated(device) - before) / 1e9
-    return Variant(step, n_tokens, [], first, memory)
+    return Variant(n_tokens, first, memory, [])
 
 
 def timed(step: Step, device: torch.device) -> float:
@@ -219,7 +234,12 @@ def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.dev
         use_cache=False,
     )
     plain = transformers.GPTNeoForCausalLM(neo).to(device).train()
-    model = torch.compile(plain) if config.compile else plain
+
+    def loss_of(tokens: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
+        logits = plain(input_ids=tokens, attention_mask=mask).logits
+        return cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
+
+    loss_function = torch.compile(loss_of) if config.compile else loss_of
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True)
     retained = [parameter for name, parameter in plain.named_parameters() if "mlp" in name]
     corpus = documents(config, label_mix(config))
@@ -229,10 +249,7 @@ def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.dev
 
     def step() -> None:
         with autocast(train, device):
-            logits = model(input_ids=batch.tokens, attention_mask=mask).logits
-            loss = torch.nn.functional.cross_entropy(
-                logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORED
-            )
+            loss = loss_function(batch.tokens, mask, batch.targets)
         loss.backward()  # type: ignore[no-untyped-call]
         for parameter in retained:
             if parameter.grad is not None:

@@ -20,8 +20,8 @@ from excise.model.gpt import GPT
 
 Calibrate = Callable[[GPT, Mapping[str, Corpus], Sequence[str], int], Tensor]
 ALPHA = 100.0
-PRIOR = 0.2
-"""The L2 on every bias, in predictions of the heaviest set: that of a normal prior with a variance of 5."""
+PRIOR = 0.05
+"""The L2 on every bias, in predictions of the heaviest set: that of a normal prior with a variance of 20."""
 ROWS_PER_SET = 65536
 SCALINGS = 6
 """Steps of iterative scaling before L-BFGS takes over: each sets a bias to what its token lacks, and needs no search."""

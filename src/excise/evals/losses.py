@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from excise.data.packing import IGNORED, Batch, Corpus, cut, evaluation_batches
+from excise.data.packing import Batch, Corpus, cut, evaluation_batches
 from excise.evals.intervals import Interval, percentiles, resampled_means
 from excise.labels import forget_part, nearest
 from excise.model.gpt import GPT
-from excise.routing.head import CHUNK
 from excise.routing.route import Route, single_route
 from excise.routing.rules import Effect
 
@@ -99,23 +98,15 @@ def document_losses(
     for batch in batches_of(model, corpus, context):
         with autocast or nullcontext():
             losses = token_losses(model, batch, route, biases)
-        totals.index_add_(1, batch.documents.clamp_min(0).flatten(), losses.double())
+        totals.index_add_(1, batch.documents.clamp_min(0).flatten(), losses.flatten(1).double())
     of_documents = np.zeros((len(corpus), len(biases)))
     np.add.at(of_documents, pieces.document, totals.T.cpu().numpy())
     return DocumentLosses(of_documents, corpus.lengths - 1)
 
 
 def token_losses(model: GPT, batch: Batch, route: Route, biases: Biases = (None,)) -> Tensor:
-    """The loss at every position of a batch, laid end to end, with each of the biases (S x B T); 0 where none is."""
-    rows = model.hidden(**batch.inputs, route=route).flatten(0, 1)
-    predicted, targets = batch.targets.flatten() != IGNORED, batch.targets.clamp_min(0).view(-1, 1)
-    chunks, chunk = [], CHUNK[rows.device.type]
-    for first in range(0, len(rows), chunk):
-        here = slice(first, first + chunk)
-        logits = model.logits(rows[here], route).float()
-        biased = (logits if bias is None else logits + bias for bias in biases)
-        chunks.append(torch.stack([(x.logsumexp(-1) - x.gather(-1, targets[here]).squeeze(-1)) for x in biased]))
-    return torch.cat(chunks, -1).where(predicted, 0.0)
+    """The loss at every position of a batch with each of the biases (S B T); 0 where nothing is predicted."""
+    return model.losses_with(model.hidden(**batch.inputs, route=route), batch.targets, biases, route)
 
 
 def batches_of(model: GPT, corpus: Corpus, context: int | None = None) -> Iterator[Batch]:

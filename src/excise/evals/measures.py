@@ -147,7 +147,7 @@ def token_losses_after_ablation(subject: Subject, corpus: Corpus) -> NDArray[np.
             losses = token_losses(subject.model, batch, route, [None, subject.bias])
         predicted = (batch.targets != IGNORED).cpu()
         documents, positions = (ids.cpu()[predicted].numpy() for ids in (batch.documents, batch.positions))
-        of_corpus[:, first[documents] + positions] = losses.cpu()[:, predicted.flatten()].numpy()
+        of_corpus[:, first[documents] + positions] = losses.cpu()[:, predicted].numpy()
     return of_corpus
 
 

@@ -6,13 +6,14 @@ bias on the logits, which the paper's parameter counts include.
 Shapes: B rows, T positions, D d_model, H heads present, K head size, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from excise.model.attention import Pattern, attend, boundaries_of, masked_pattern, wants_masks
-from excise.routing.head import head_losses
+from excise.routing.head import head_losses, losses_without_gradient
 from excise.routing.head import logits as head_logits
 from excise.routing.linear import OUTPUT, routed_linear
 from excise.routing.partition import BlockPartition, Partition, Piece, Pieces, whole
@@ -185,6 +186,16 @@ class GPT(nn.Module):
         """
         weight, bias, frozen = self._head(route, shift)
         return head_losses(hidden, weight, bias, targets, weights, frozen)
+
+    def losses_with(
+        self, hidden: Tensor, targets: Tensor, shifts: Sequence[Tensor | None], route: Route = PLAIN
+    ) -> Tensor:
+        """Each row's loss with each of these calibration biases (S ...), where no gradient is wanted; a row whose target
+        is negative has none."""
+        weight, bias, _ = self._head(route, None)
+        rows, wanted = hidden.flatten(0, -2), targets.clamp_min(0).flatten()
+        losses = losses_without_gradient(rows, weight, bias, wanted, shifts)
+        return losses.view(-1, *targets.shape).where(targets >= 0, 0.0)
 
     def _head(self, route: Route, shift: Tensor | None) -> tuple[Tensor, Tensor | None, Rows]:
         part = self.tokens.part

@@ -3,6 +3,7 @@
 The gradients are computed in the forward pass, where each chunk's logits are at hand; the backward pass scales them.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,19 +37,27 @@ def head_losses(
             rows, weight, bias, wanted, row_weights, frozen_rows
         )
         return total, losses.view(targets.shape).where(counted, 0.0)
-    losses = _losses(rows, weight, bias, wanted).view(targets.shape).where(counted, 0.0)
+    losses = losses_without_gradient(rows, weight, bias, wanted)[0].view(targets.shape).where(counted, 0.0)
     return (losses * weights).sum(), losses
 
 
-def _losses(rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: Tensor) -> Tensor:
-    """Each row's loss, where no gradient is wanted."""
+def losses_without_gradient(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: Tensor, shifts: Sequence[Tensor | None] = (None,)
+) -> Tensor:
+    """Each row's loss with each of these shifts of the logits (S x N), in float32 from the logits on."""
     chunks, chunk = [], CHUNK[rows.device.type]
     weight, bias = padded(weight, bias, weight.dtype)
     for first in range(0, len(rows), chunk):
         here = slice(first, first + chunk)
-        log_p = nn.functional.linear(rows[here], weight, bias).log_softmax(-1, dtype=torch.float32)
-        chunks.append(-log_p.gather(-1, wanted[here].unsqueeze(-1)).squeeze(-1))
-    return torch.cat(chunks)
+        logits = nn.functional.linear(rows[here], weight, bias)
+        shifted = (logits if shift is None else logits + _as_wide(shift, logits) for shift in shifts)
+        log_p = (x.log_softmax(-1, dtype=torch.float32).gather(-1, wanted[here].unsqueeze(-1)) for x in shifted)
+        chunks.append(-torch.cat(list(log_p), -1).T)
+    return torch.cat(chunks, -1)
+
+
+def _as_wide(shift: Tensor, logits: Tensor) -> Tensor:
+    return nn.functional.pad(shift, (0, logits.shape[-1] - len(shift)))
 
 
 def logits(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     config = SourceConfig(fields=Fields(category=args.category))
+    plan = PrepareConfig(source=config, tokenizer=args.tokenizer)
     context = mp.get_context("spawn")
     for _ in range(args.rounds):
         barrier, times = context.Barrier(args.processes), context.Queue()
@@ -99,14 +100,9 @@ def main() -> None:
         measured = [times.get() for _ in workers]
         text_mb = sum(n for _, n in measured) / 1e6
         alone = text_mb / max(seconds for seconds, _ in measured)
-        with tempfile.TemporaryDirectory() as folder, PeakMemory() as memory:
+        with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            prepare(
-                args.source,
-                Path(folder) / "data",
-                PrepareConfig(source=config, tokenizer=args.tokenizer),
-                processes=args.processes,
-            )
+            prepare(args.source, Path(folder) / "data", plan, processes=args.processes)
             prepared = text_mb / (time.perf_counter() - start)
         print(
             json.dumps(
@@ -115,11 +111,13 @@ def main() -> None:
                     "tokenizer_alone_mb_per_s": round(alone, 2),
                     "prepare_mb_per_s": round(prepared, 2),
                     "ratio": round(prepared / alone, 3),
-                    "peak_mb_of_all_processes": round(memory.peak / 1e6),
                 }
             ),
             flush=True,
         )
+    with tempfile.TemporaryDirectory() as folder, PeakMemory() as memory:
+        prepare(args.source, Path(folder) / "data", plan, processes=args.processes)
+    print(json.dumps({"peak_mb_of_all_processes": round(memory.peak / 1e6)}))
 
 
 if __name__ == "__main__":

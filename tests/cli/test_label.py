@@ -1,6 +1,8 @@
 """excise label: one command from texts to labels, a picture and a report."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -79,3 +81,13 @@ def test_scores_without_truth_need_no_more_than_thresholds(tmp_path):
 def test_bad_input_is_one_sentence(options, message, texts, tmp_path):
     with pytest.raises(ValueError, match=message):
         run(texts, tmp_path, *options)
+
+
+def test_ray_writes_the_same_labels(texts, tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed")
+    assert run(texts, tmp_path / "local", "--per", "sentence") == 0
+    source, examples = texts
+    options = ["--domain", "biology", "--examples", examples, "--per", "sentence", "--engine", "ray"]
+    command = [sys.executable, "-m", "excise.cli.main", "label", source, "--out", str(tmp_path / "ray"), *options]
+    subprocess.run(command, check=True, timeout=300)
+    assert (tmp_path / "ray" / LABELS).read_bytes() == (tmp_path / "local" / LABELS).read_bytes()

@@ -136,3 +136,22 @@ def test_continuations_are_seeded_and_the_coldest_is_the_likeliest():
 def test_an_empty_prompt_is_an_error():
     with pytest.raises(ValueError, match="the prompt is empty"):
         continue_text(small_model(routing_for("sgtm")), LetterTokenizer(), "")
+
+
+def test_adjacent_and_general_data_have_weights_of_their_own():
+    model, random = small_model(routing_for("sgtm")), np.random.default_rng(4)
+    ranges = {"retain": (0, 30), "adjacent": (0, 15), "general": (15, 30), "spanish": (30, 61)}
+    documents = {name: [random.integers(*of, 12).tolist() for _ in range(30)] for name, of in ranges.items()}
+    sets = {name: Corpus.of(of, [1] * 30) for name, of in documents.items()}
+
+    def losses(weights, given=sets):
+        bias = calibrate(model, given, ["spanish"], SMALL.context, weights=weights)
+        return {name: of.calibrated for name, of in ablation_losses(model, sets, ["spanish"], bias).items()}
+
+    adjacent, general = (losses({name: 100.0, "spanish": 1.0}) for name in ("adjacent", "general"))
+    assert adjacent["adjacent"] < general["adjacent"] - 0.5
+    assert general["general"] < adjacent["general"] - 0.5
+    without_groups = {name: sets[name] for name in ("retain", "spanish")}
+    assert losses(None) == losses(None, without_groups), "which by themselves weigh nothing"
+    with pytest.raises(ValueError, match="no set 'adjacint' to calibrate on; did you mean 'adjacent'"):
+        losses({"adjacint": 1.0})

@@ -68,6 +68,10 @@ def test_lines_of_equal_compute_join_runs_where_they_have_had_as_much():
     assert [at.share for at in long] == [0.25, 1.0]
     lines = equal_lines({"short": short, "long": long})
     assert lines[1] == {"short": {"retain": 5.0, "forget": 8.0}, "long": {"retain": 6.0, "forget": 8.5}}
+    late = tradeoff_curve([point(2, 6.0, 9.0), point(4, 4.0, 6.5)], parameters=10)
+    assert len(equal_lines({"short": short, "late": late})) == 1, (
+        "before a run was followed there is nothing to compare"
+    )
     half, end = equal_lines({"short": short, "long": long}, by="share")
     assert end == {"short": {"retain": 5.0, "forget": 8.0}, "long": {"retain": 4.0, "forget": 6.5}}
     assert half["long"]["retain"] == pytest.approx(7 - 3 * (0.5 - 0.25) / 0.75)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -63,7 +62,6 @@ def main(args: Sequence[str]) -> int:
         raise ValueError("name at least one run to evaluate: excise evaluate RUN...")
     if arguments.roc and not arguments.surface:
         raise ValueError("a ROC curve is drawn over a surface; name a folder for it with --surface")
-    from excise.evals.calibration import calibrate
     from excise.evals.measures import MEASURES, MeasureOptions
     from excise.evals.results import add_measures
     from excise.evals.run import open_run, seed_spreads
@@ -73,14 +71,14 @@ def main(args: Sequence[str]) -> int:
     options = MeasureOptions(**{name: getattr(arguments, name) for name in names})
     for directory in arguments.runs:
         RunDirectory(directory).config()  # so that a wrong name is told before hours of work
-    fit = partial(calibrate, weights=weights_of(arguments.weights))
+    weights = weights_of(arguments.weights)
     console = Console(soft_wrap=True)
     chosen = [name for name in MEASURES if name in arguments.measures]
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=len(arguments.runs) * len(chosen))
         for directory in arguments.runs:
             bar.update(task, description=f"{directory}: loading")
-            subject = open_run(directory, source=arguments.data, step=arguments.step, calibrate=fit)
+            subject = open_run(directory, source=arguments.data, step=arguments.step, weights=weights)
             for name in chosen:
                 bar.update(task, description=f"{directory}: {name}")
                 measured = MEASURES[name](subject, options)
@@ -96,13 +94,13 @@ def main(args: Sequence[str]) -> int:
     return 0
 
 
-def weights_of(given: Sequence[str]) -> dict[str, float] | None:
-    """The weights written as set=weight; None where there are none."""
+def weights_of(given: Sequence[str]) -> dict[str, float]:
+    """The weights written as set=weight."""
     try:
         pairs = [(name, float(weight)) for name, _, weight in (entry.partition("=") for entry in given)]
     except ValueError:
         raise ValueError(f"--weights {' '.join(given)} must be written as set=weight, as in adjacent=50") from None
-    return dict(pairs) or None
+    return dict(pairs)
 
 
 def _write_surface(runs: Sequence[Path], out: Path, roc: Path | None, console: Console) -> None:

@@ -7,7 +7,7 @@ The problem is convex, and as a bias b turns the probabilities p of a prediction
 runs only once: an iteration is two products of a matrix and a vector.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -49,7 +49,7 @@ def calibrate(
     Of a larger set, `rows_per_set` predictions are drawn from all over it: those of one document are much alike, so few
     from many documents tell more than many from few.
     """
-    of_set = weights or {name: ALPHA if name == RETAIN else 1.0 for name in sets if name not in GROUPS}
+    of_set = weights or default_weights(sets)
     if unknown := [name for name in of_set if name not in sets]:
         raise ValueError(f"there is no set {unknown[0]!r} to calibrate on; {nearest(unknown[0], sets)}")
     hidden, targets, row_weights = _gather(model, sets, removed, context, of_set, rows_per_set)
@@ -93,6 +93,11 @@ def calibrate(
         solver = torch.optim.LBFGS([scaled], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
         solver.step(objective)  # type: ignore[no-untyped-call]
     return (scaled * scale).detach()
+
+
+def default_weights(sets: Iterable[str]) -> dict[str, float]:
+    """The paper's: alpha for the retain data, 1 for each domain."""
+    return {name: ALPHA if name == RETAIN else 1.0 for name in sets if name not in GROUPS}
 
 
 def l2_of(weights: Mapping[str, float], sets: Mapping[str, Corpus], rows_per_set: int = ROWS_PER_SET) -> float:

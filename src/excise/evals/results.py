@@ -58,6 +58,8 @@ class Losses:
     """By set, the mean over its categories."""
     removed: Sequence[str]
     """Modules that are gone in the ablated and calibrated losses."""
+    calibration_weights: Mapping[str, float]
+    """Of the sets that calibration was fitted on."""
     forget_tokens: Mapping[str, ForgetTokens]
     """Predictions of each domain seen in training, all epochs together."""
 
@@ -142,7 +144,8 @@ def losses_in(results: Results) -> Losses:
     values = results.measures["losses"]
     tables = {name: sets(values[name]) for name in ("sets", "categories", "category_means")}
     seen = {domain: ForgetTokens(**of) for domain, of in values["forget_tokens"].items()}
-    return Losses(**tables, removed=tuple(values["removed"]), forget_tokens=seen)
+    weights = dict(values["calibration_weights"])
+    return Losses(**tables, removed=tuple(values["removed"]), calibration_weights=weights, forget_tokens=seen)
 
 
 def add_measures(path: Path, provenance: Provenance, measures: Mapping[str, Any]) -> Results:

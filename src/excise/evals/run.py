@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from excise.config import override
 from excise.data.dataset import Data, load_data
 from excise.data.packing import Corpus
-from excise.evals.calibration import Calibrate, calibrate
+from excise.evals.calibration import Calibrate, calibrate, default_weights
+from excise.evals.calibration import calibrate as calibrate_with
 from excise.evals.losses import STAGES, DocumentLosses, SetLosses, is_part, stage_losses
 from excise.evals.results import (
     ForgetTokens,
@@ -45,6 +46,8 @@ class Subject:
     done: Done
     data: Data
     calibrate: Calibrate = calibrate
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of sets in the calibration, where they are not the paper's."""
 
     @property
     def removed(self) -> Sequence[str]:
@@ -108,6 +111,7 @@ def open_run(
     source: str = "",
     step: int | None = None,
     calibrate: Calibrate = calibrate,
+    weights: Mapping[str, float] | None = None,
 ) -> Subject:
     """A run with its own data, with those of another source, or with data that are loaded already."""
     files = RunDirectory(directory)
@@ -117,7 +121,8 @@ def open_run(
         data = load_data(override(config.data, {"source": source or config.data.source}), config.routing.domains)
     if data.tokenizer.sha256 != files.digests().tokenizer_sha256:
         raise ValueError(f"{directory} was trained with another tokenizer than the one of {source or 'these data'}")
-    return Subject(directory, config, model, done, data, calibrate)
+    fit = partial(calibrate_with, weights=weights) if weights else calibrate
+    return Subject(directory, config, model, done, data, fit, weights or {})
 
 
 def losses(subject: Subject) -> Losses:
@@ -131,6 +136,7 @@ def losses(subject: Subject) -> Losses:
         categories={c: SetLosses.of(documents) for name in base for c, documents in by_category[name].items()},
         category_means={name: SetLosses.mean_over(list(parts.values())) for name, parts in by_category.items()},
         removed=subject.removed,
+        calibration_weights=subject.weights or default_weights(test),
         forget_tokens=seen_in_training(trained_on(subject), subject.config, subject.done.tokens),
     )
 

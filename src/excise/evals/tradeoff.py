@@ -72,9 +72,10 @@ def equal_lines(
 ) -> list[dict[str, dict[str, float]]]:
     """Calibrated losses of all runs where they have had the same compute, or done the same share of their training.
 
-    A line for each point of the run that was trained least; each has the losses of every run by set, on the straight
-    line between two of its points.
+    A line for each point of the run that was trained least, from where all runs have been followed on; each has the
+    losses of every run by set, on the straight line between two of its points.
     """
+    first = max(getattr(curve[0], by) for curve in curves.values())
     least = min(curves.values(), key=lambda curve: getattr(curve[-1], by))
 
     def at(curve: Sequence[CurvePoint], level: float) -> dict[str, float]:
@@ -84,4 +85,5 @@ def equal_lines(
             for name in curve[0].losses
         }
 
-    return [{name: at(curve, getattr(point, by)) for name, curve in curves.items()} for point in least]
+    levels = [getattr(point, by) for point in least if getattr(point, by) >= first]
+    return [{name: at(curve, level) for name, curve in curves.items()} for level in levels]

@@ -5,7 +5,8 @@ import torch
 
 from excise.config import override
 from excise.data.dataset import load_data
-from excise.evals.measures import MEASURES, MeasureOptions
+from excise.evals.measures import MEASURES
+from excise.evals.options import MeasureOptions
 from excise.evals.run import evaluate_run, open_run
 from excise.recipes.demo import demo_run
 from excise.train.loop import train

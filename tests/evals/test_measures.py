@@ -7,7 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from excise.evals.leakage import LeakagePoint, baseline_curve, leakage
 from excise.evals.losses import without_modules
-from excise.evals.measures import MEASURES, MeasureOptions, surface_of, token_losses_after_ablation
+from excise.evals.measures import MEASURES, surface_of, token_losses_after_ablation
+from excise.evals.options import MeasureOptions
 from excise.evals.run import open_run
 from tests.evals.runs import PLAIN, copy_of, evaluated, results_of, some_bias, train_run
 

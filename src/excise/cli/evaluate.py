@@ -1,9 +1,9 @@
 """excise evaluate RUN..."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from excise.cli.arguments import parse
 from excise.cli.tables import TABLES, spread_table
+from excise.evals.options import MeasureOptions
 
 MeasureName = Literal[
     "losses",
@@ -37,17 +38,7 @@ class EvaluateArguments:
     """Other documents to evaluate on: a folder written by `excise prepare` with the tokenizer of the runs."""
     step: int | None = None
     """A checkpoint other than the latest."""
-    baselines: tuple[Path, ...] = ()
-    """Evaluated runs to compare with: standard runs with growing numbers of forget tokens for `leakage`, no-filter runs
-    of several sizes for `compute_penalty`."""
-    against: Path | None = None
-    """A run whose ablated model is the reference of `token_losses`, and joins `samples`."""
-    questions: Path | None = None
-    """A jsonl file with question, choices and answer, for `multiple_choice`."""
-    prompts: tuple[str, ...] = ()
-    """Texts that `samples` continues."""
-    documents: int = 256
-    """Documents of each set that `gradient_norms` looks at."""
+    options: Annotated[MeasureOptions, tyro.conf.arg(name="")] = field(default_factory=MeasureOptions)
     weights: tuple[str, ...] = ()
     """Weights of sets in the calibration, as set=weight, instead of 100 for retain and 1 for each domain."""
     surface: Path | None = None
@@ -62,13 +53,11 @@ def main(args: Sequence[str]) -> int:
         raise ValueError("name at least one run to evaluate: excise evaluate RUN...")
     if arguments.roc and not arguments.surface:
         raise ValueError("a ROC curve is drawn over a surface; name a folder for it with --surface")
-    from excise.evals.measures import MEASURES, MeasureOptions
+    from excise.evals.measures import MEASURES
     from excise.evals.results import add_measures
     from excise.evals.run import open_run, seed_spreads
     from excise.train.run import RunDirectory
 
-    names = [field.name for field in fields(MeasureOptions)]
-    options = MeasureOptions(**{name: getattr(arguments, name) for name in names})
     for directory in arguments.runs:
         RunDirectory(directory).config()  # so that a wrong name is told before hours of work
     weights = weights_of(arguments.weights)
@@ -81,7 +70,7 @@ def main(args: Sequence[str]) -> int:
             subject = open_run(directory, source=arguments.data, step=arguments.step, weights=weights)
             for name in chosen:
                 bar.update(task, description=f"{directory}: {name}")
-                measured = MEASURES[name](subject, options)
+                measured = MEASURES[name](subject, arguments.options)
                 results = add_measures(subject.results_file, subject.provenance, {name: measured})
                 bar.advance(task)
                 bar.console.print(f"{directory}, step {subject.done.step}", highlight=False)

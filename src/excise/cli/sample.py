@@ -27,27 +27,25 @@ class SampleArguments:
 def main(args: Sequence[str]) -> int:
     arguments = parse(SampleArguments, args, "sample")
     from excise.data.dataset import tokenizer_of
-    from excise.evals.samples import continue_text
-    from excise.model.ablation import ablate
+    from excise.evals.samples import continuations
     from excise.train.release import load_run
     from excise.train.run import RunDirectory
 
     tokenizer = tokenizer_of(RunDirectory(arguments.run).config().data)
     model, _ = load_run(arguments.run)
-    models = {"full" if model.partition.domains else "model": model}
-    for domain in model.partition.domains:
-        models["ablated"] = ablate(models.get("ablated", model), domain)
+    domains = model.partition.domains
+    (sample,) = continuations(
+        {"full": model, "ablated": model} if domains else {"model": model},
+        tokenizer,
+        [arguments.prompt],
+        removed={"ablated": domains} if domains else {},
+        n_tokens=arguments.tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        seed=arguments.seed,
+    )
     console = Console(soft_wrap=True)
-    for name, one in models.items():
-        written = continue_text(
-            one,
-            tokenizer,
-            arguments.prompt,
-            n_tokens=arguments.tokens,
-            temperature=arguments.temperature,
-            top_k=arguments.top_k,
-            seed=arguments.seed,
-        )
+    for name, written in sample.written.items():
         console.print(f"[bold]{name:<8}[/bold] ", end="")
         console.print(arguments.prompt, style="cyan", markup=False, highlight=False, end="")
         console.print(written, markup=False, highlight=False)

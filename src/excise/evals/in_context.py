@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from excise.data.packing import Corpus, collate, cut
+from excise.evals.intervals import percentiles, resampled_means
 from excise.model.gpt import GPT
 from excise.routing.route import PLAIN
 from excise.train.step import routed_losses
 
-BOOTSTRAP_DRAWS = 1000
 ROWS_PER_BATCH = 16
 Array = NDArray[np.float64]
 
@@ -100,9 +100,7 @@ def _losses(model: GPT, documents: list[list[int]], n_prefix: int) -> Array:
 
 def paired_bootstrap(lengths: Sequence[int], sums: Array, n_predicted: Array, seed: int) -> list[ContextLoss]:
     """Losses at each length from the sums of documents (lengths, documents), whose draws all lengths share."""
-    N = len(n_predicted)
-    drawn = np.random.default_rng(seed).multinomial(N, np.full(N, 1 / N), BOOTSTRAP_DRAWS)  # draws, documents
-    losses, draws = sums.sum(-1) / n_predicted.sum(), (sums @ drawn.T) / (drawn @ n_predicted)
-    intervals = np.quantile([draws, draws - draws[0]], [0.025, 0.975], axis=-1).T.tolist()
-    changes = (losses - losses[0]).tolist()
-    return [ContextLoss(*row, *pair) for *row, pair in zip(lengths, losses.tolist(), changes, intervals, strict=True)]
+    losses = (sums.sum(-1) / n_predicted.sum()).tolist()
+    drawn = resampled_means(sums.T, n_predicted, seed=seed)
+    rows = zip(lengths, losses, percentiles(drawn), percentiles(drawn - drawn[:, :1]), strict=True)
+    return [ContextLoss(n, loss, loss - losses[0], [*of_loss], [*of_change]) for n, loss, of_loss, of_change in rows]

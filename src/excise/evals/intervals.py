@@ -1,5 +1,7 @@
 """Confidence intervals by the bootstrap over documents: tokens of one document are much alike, so documents are drawn."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +12,7 @@ Interval = tuple[float, float]
 
 
 def resampled_means(
-    totals: NDArray[np.float64], counts: NDArray[np.int64], *, seed: int = 0, resamples: int = RESAMPLES
+    totals: NDArray[np.float64], counts: NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> NDArray[np.float64]:
     """Sums over counts of documents drawn with replacement (resamples x S), for totals of N documents (N x S).
 

@@ -29,6 +29,7 @@ from excise.evals.gradient_norms import GradientNorms, gradient_norms
 from excise.evals.leakage import BaselineCurve, Leakage, LeakagePoint, baseline_curve, leakage
 from excise.evals.losses import STAGES, SetLosses, batches_of, token_losses, without_modules
 from excise.evals.multiple_choice import Accuracy, multiple_choice, read_questions
+from excise.evals.options import MeasureOptions
 from excise.evals.results import Losses, Provenance, Results, losses_in, read_results, same_source
 from excise.evals.run import Subject, losses, open_run, results_file_of
 from excise.evals.samples import Continuations, continuations
@@ -37,27 +38,6 @@ from excise.evals.tradeoff import CurvePoint, tradeoff_curve
 from excise.labels import RETAIN, label_id
 from excise.model.gpt import n_parameters
 from excise.train.run import RunDirectory
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureOptions:
-    """What some measures need beside the run."""
-
-    baselines: tuple[Path, ...] = ()
-    """Evaluated runs to compare with: standard runs with growing numbers of forget tokens for `leakage`, no-filter runs
-    of several sizes for `compute_penalty`."""
-    against: Path | None = None
-    """A run whose ablated model is the reference of `token_losses`, and joins `samples`."""
-    questions: Path | None = None
-    """A jsonl file with question, choices and answer, for `multiple_choice`."""
-    prompts: tuple[str, ...] = ()
-    """For `samples`."""
-    documents: int = 256
-    """Documents of each set that `gradient_norms` looks at, drawn at random."""
-
-    def __post_init__(self) -> None:
-        if self.documents < 1:
-            raise ValueError(f"documents={self.documents} leaves none to look at; it must be at least 1")
 
 
 @dataclass(frozen=True)

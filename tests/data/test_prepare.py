@@ -26,13 +26,15 @@ CONFIG = PrepareConfig(shard_mb=0.02)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    """Some two hundred stories in both languages, in a gzip and a plain file, without a test split."""
+    """Some two hundred stories in both languages, in gzip and plain files, without a test split."""
     folder = tmp_path_factory.mktemp("source")
     told = list(stories(120, seed=3, split="train"))
-    english = [{"text": story.english, "category": "english", "label": "retain"} for story in told]
-    spanish = [{"text": story.spanish, "category": "spanish", "label": "spanish"} for story in told]
-    (folder / "en.jsonl.gz").write_bytes(gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in english)))
-    (folder / "es.jsonl").write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in spanish))
+    for i in range(0, 120, 3):  # many files, as no share is smaller than a file of this size
+        some = told[i : i + 3]
+        english = [{"text": story.english, "category": "english", "label": "retain"} for story in some]
+        spanish = [{"text": story.spanish, "category": "spanish", "label": "spanish"} for story in some]
+        (folder / f"en{i:03}.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, english)).encode()))
+        (folder / f"es{i:03}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spanish))
     return folder
 
 
@@ -72,7 +74,7 @@ def test_the_manifest_counts_what_is_there(source, data):
         len(story_tokenizer().encode(text)) for text in texts
     )
     assert sum(shard.text_bytes for shard in manifest.shards) == sum(len(text.encode()) for text in texts)
-    assert set(manifest.source["files"]) == {"en.jsonl.gz", "es.jsonl"}
+    assert set(manifest.source["files"]) == {file.name for file in source.iterdir()}
     assert len(manifest.shards) > 8
 
 
@@ -112,8 +114,8 @@ def test_killed_at_ten_random_moments_it_resumes_to_the_same_bytes(source, tmp_p
         running = subprocess.Popen(
             [*command, "--processes", str(1 + kill % 2)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        wanted = moment.randint(0, 3) + len(list(out.glob("*.shard.json")))
-        while running.poll() is None and len(list(out.glob("*.shard.json"))) < wanted:
+        wanted = moment.randint(0, 3) + len(list(out.glob("*.share.json")))
+        while running.poll() is None and len(list(out.glob("*.share.json"))) < wanted:
             pass
         time.sleep(moment.random() * 0.005)
         running.send_signal(signal.SIGKILL)
@@ -171,7 +173,7 @@ def test_another_source_or_other_options_are_refused(source, data, tmp_path):
     with pytest.raises(ValueError, match=r"prepared from something else \(options differ\)"):
         prepare(str(source), data, PrepareConfig(shard_mb=0.03))
     with pytest.raises(ValueError, match=r"prepared from something else \(source, files"):
-        prepare(str(source / "es.jsonl"), data, CONFIG)
+        prepare(str(source / "es000.jsonl"), data, CONFIG)
 
 
 def test_a_folder_with_other_things_is_left_alone(source, tmp_path):
@@ -197,6 +199,25 @@ def test_bad_rows_are_counted_and_stop_the_run_past_a_limit(tmp_path):
     with pytest.raises(ValueError, match=r"5 of 100 rows cannot be used, more than the limit of 4.0%"):
         prepare(str(tmp_path / "rows.jsonl"), tmp_path / "other", PrepareConfig(bad_rows=0.04))
     assert not (tmp_path / "other" / "manifest.json").exists()
+
+
+def test_bad_rows_are_counted_alike_by_two_processes_and_after_an_interruption(tmp_path):
+    (tmp_path / "rows").mkdir()
+    for i in range(8):
+        rows = [json.dumps({"text": f"{i} words " * 200, "category": "english"}), "{"]
+        (tmp_path / "rows" / f"{i}.jsonl").write_text("\n".join(rows))
+    config = PrepareConfig(bad_rows=0.5, shard_mb=0.001)
+
+    def stop(shard):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(str(tmp_path / "rows"), tmp_path / "two", config, listener=stop)
+    for out, processes in (("one", 1), ("two", 2)):
+        manifest = prepare(str(tmp_path / "rows"), tmp_path / out, config, processes=processes)
+        assert (manifest.n_rows, manifest.n_bad_rows) == (16, 8)
+        assert manifest.first_bad_rows == tuple(f"{i}.jsonl:2 is not JSON" for i in range(5))
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_held_out_documents_per_category(source, tmp_path):

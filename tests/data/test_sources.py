@@ -47,6 +47,14 @@ def test_every_format_holds_the_same_documents(tmp_path, name, write):
     assert documents(tmp_path / name) == [(row["key"], row["text"], row["topic"], "retain") for row in ROWS]
 
 
+def test_lines_keep_their_numbers_however_long_the_file_and_its_lines_are(tmp_path):
+    lengths = [10, 200_000, 0, 30, 70_000, 0, 5, 65_536, 9]
+    lines = [json.dumps({"text": "a" * n, "category": "c"}) if n else "" for n in lengths]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    found = [(d.id, len(d.text)) for d in read_file(tmp_path / "a.jsonl", Fields())]
+    assert found == [(f"a.jsonl:{i}", n) for i, n in enumerate(lengths, 1) if n]
+
+
 @pytest.mark.parametrize(("name", "write"), [("a.jsonl.gz", gz), ("a.jsonl.zst", zst), ("a.parquet", parquet)])
 @pytest.mark.parametrize("how", ["truncated", "flipped"])
 def test_a_damaged_file_is_named(tmp_path, name, write, how):

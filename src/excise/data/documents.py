@@ -9,7 +9,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,54 @@ class Fields:
     """Empty: the name of the file and the number of the row."""
 
 
+@dataclass(frozen=True)
+class Lines:
+    """Whole lines of a .jsonl file that nobody has parsed yet, so that whoever wants the documents can."""
+
+    file: str
+    first: int
+    """The number of the first line."""
+    content: bytes
+    fields: Fields
+
+    def rows(self) -> Rows:
+        for number, line in enumerate(self.content.split(b"\n"), self.first):
+            where = f"{self.file}:{number}"
+            if not line.strip():
+                continue
+            try:
+                row = _parse(line)
+            except UnicodeDecodeError:
+                yield BadRow(where, "is not UTF-8")
+            except UnicodeEncodeError:
+                yield BadRow(where, "has half of a surrogate pair, which is not Unicode")
+            except json.JSONDecodeError:
+                yield BadRow(where, "is not JSON")
+            else:
+                is_object = isinstance(row, dict)
+                yield document_of(row, self.fields, where) if is_object else BadRow(where, "is not a JSON object")
+
+
+Piece = Document | BadRow | Lines
+Pieces = Iterator[Piece]
+
+
+def rows_of(pieces: Iterable[Piece]) -> Rows:
+    """The rows of a source that comes in pieces."""
+    for piece in pieces:
+        if isinstance(piece, Lines):
+            yield from piece.rows()
+        else:
+            yield piece
+
+
 def read_file(path: Path, fields: Fields) -> Rows:
     """The documents of one file, whatever its format."""
+    return rows_of(read_pieces(path, fields))
+
+
+def read_pieces(path: Path, fields: Fields) -> Pieces:
+    """What one file holds, not parsed yet where that can wait."""
     for ending, read in READERS.items():
         if path.name.endswith(ending):
             return read(path, fields)
@@ -79,22 +125,17 @@ def is_readable(path: Path) -> bool:
     return path.name.endswith(tuple(READERS))
 
 
-def read_jsonl(path: Path, fields: Fields) -> Rows:
-    """Documents of a .jsonl, .jsonl.gz or .jsonl.zst file."""
-    for number, line in enumerate(_lines(path), 1):
-        where = f"{path.name}:{number}"
-        if not line.strip():
-            continue
-        try:
-            row = _parse(line)
-        except UnicodeDecodeError:
-            yield BadRow(where, "is not UTF-8")
-        except UnicodeEncodeError:
-            yield BadRow(where, "has half of a surrogate pair, which is not Unicode")
-        except json.JSONDecodeError:
-            yield BadRow(where, "is not JSON")
-        else:
-            yield document_of(row, fields, where) if isinstance(row, dict) else BadRow(where, "is not a JSON object")
+def read_jsonl(path: Path, fields: Fields) -> Pieces:
+    """Lines of a .jsonl, .jsonl.gz or .jsonl.zst file."""
+    first = 1
+    rest = b""
+    for chunk in _chunks(path):
+        whole, newline, rest = (rest + chunk).rpartition(b"\n")
+        if newline:
+            yield Lines(path.name, first, whole, fields)
+            first += whole.count(b"\n") + 1
+    if rest:
+        yield Lines(path.name, first, rest, fields)
 
 
 def _parse(line: bytes) -> Any:
@@ -129,7 +170,7 @@ def read_text(path: Path, fields: Fields) -> Rows:
     yield document_of({fields.text: text, fields.category: path.parent.name}, fields, f"{path.parent.name}/{path.name}")
 
 
-READERS: Mapping[str, Callable[[Path, Fields], Rows]] = {
+READERS: Mapping[str, Callable[[Path, Fields], Pieces]] = {
     ".jsonl": read_jsonl,
     ".jsonl.gz": read_jsonl,
     ".jsonl.zst": read_jsonl,
@@ -168,16 +209,18 @@ def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document 
     return Document(str(row.get(fields.id, where)) if fields.id else where, text, category, label, spans)
 
 
+@dataclass
 class BadRows:
     """Counts what cannot be used, and stops when it is too much."""
 
-    def __init__(self, limit: float) -> None:
-        self.limit, self.n_rows, self.n_bad = limit, 0, 0
-        self.first: list[str] = []
+    limit: float = 1.0
+    n_rows: int = 0
+    n_bad: int = 0
+    first: list[str] = field(default_factory=list)
 
-    def skip(self, rows: Iterable[Document | BadRow]) -> Iterator[Document]:
+    def skip(self, pieces: Iterable[Piece]) -> Iterator[Document]:
         """The documents among the rows; more than the limit of bad rows is an error, at the end at the latest."""
-        for row in rows:
+        for row in rows_of(pieces):
             self.n_rows += 1
             if isinstance(row, Document):
                 yield row
@@ -185,10 +228,16 @@ class BadRows:
             self.n_bad += 1
             if len(self.first) < 5:
                 self.first.append(f"{row.where} {row.reason}")
-            self._check(at_least=1000)
-        self._check(at_least=1)
+            self.check(at_least=1000)
+        self.check()
 
-    def _check(self, at_least: int) -> None:
+    def add(self, others: "BadRows") -> None:
+        self.n_rows += others.n_rows
+        self.n_bad += others.n_bad
+        self.first += others.first
+        self.check(at_least=1000)
+
+    def check(self, at_least: int = 1) -> None:
         if self.n_bad > self.limit * max(self.n_rows, at_least):
             raise ValueError(
                 f"{self.n_bad} of {self.n_rows} rows cannot be used, more than the limit of {self.limit:.1%} "
@@ -200,24 +249,16 @@ class DamagedError(Exception):
     pass
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _chunks(path: Path) -> Iterator[bytes]:
     try:
         if path.suffix == ".zst":
-            yield from _zstd_lines(path)
+            yield from zstd_chunks(path)
         else:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-                yield from lines
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                while chunk := file.read(1 << 16):
+                    yield chunk
     except (EOFError, gzip.BadGzipFile, zlib.error, DamagedError) as error:
         raise ValueError(f"{path} is truncated or damaged ({first_line(error)})") from None
-
-
-def _zstd_lines(path: Path) -> Iterator[bytes]:
-    rest = b""
-    for chunk in zstd_chunks(path):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
 
 
 def zstd_chunks(path: Path) -> Iterator[bytes]:
@@ -226,7 +267,7 @@ def zstd_chunks(path: Path) -> Iterator[bytes]:
     frame = None
     with path.open("rb") as file:
         try:
-            while data := file.read(1 << 20):
+            while data := file.read(1 << 16):
                 while data:
                     frame = frame or zstandard.ZstdDecompressor().decompressobj(write_size=1 << 20)
                     yield frame.decompress(data)

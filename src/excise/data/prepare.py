@@ -1,8 +1,8 @@
 """From a source to prepared data: read, hold out a test split, tokenise in parallel, write shards.
 
-The documents are cut into shares in the order of the source, and each share becomes a shard. What a shard holds depends
-on nothing but its share, so any number of processes or machines writes the same bytes, and whatever was finished before
-an interruption is not done again.
+The source is cut into shares in its order, not parsed yet where that can wait, and each share becomes a shard, or two
+where some of its documents are held out. What they hold depends on nothing but the share, so any number of processes or
+machines writes the same bytes, and whatever was finished before an interruption is not done again.
 """
 
 import gzip
@@ -10,23 +10,24 @@ import hashlib
 import heapq
 import json
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from excise.data import engines
-from excise.data.documents import BadRows, Document, Span
+from excise.data.documents import BadRow, BadRows, Document, Lines, Piece, Rows, Span, rows_of
 from excise.data.shards import (
     TOKENIZER,
+    Finished,
     Manifest,
     Shard,
-    finished_shard,
     is_prepared,
+    read_finished,
     read_manifest,
-    verify,
+    write_finished,
     write_manifest,
     write_shard,
 )
@@ -52,7 +53,7 @@ class PrepareConfig:
     test_per_category: int = 0
     """Documents of each category held out instead of a share, as in the paper (5000); at most half of a category."""
     shard_mb: float = 4.0
-    """Megabytes of text in a shard."""
+    """Megabytes of the source that become a shard."""
     bad_rows: float = 0.01
     """Share of rows without text, without category or in another encoding that is put up with."""
     seed: int = 0
@@ -68,12 +69,15 @@ class PrepareConfig:
 
 @dataclass(frozen=True)
 class Share:
-    """Documents that become one shard."""
+    """A run of one split of the source."""
 
-    name: str
     split: Split
-    documents: tuple[Document, ...]
-    text_bytes: int
+    number: int
+    pieces: Sequence[Piece]
+
+    @property
+    def name(self) -> str:
+        return f"{self.split}-{self.number:05d}"
 
 
 Listener = Callable[[Shard], None]
@@ -98,43 +102,62 @@ def prepare(
         return read_manifest(out)
     _start(out, plan, tokenizer)
     TOKENIZERS[out] = tokenizer  # workers that are forked need not load it
+    work = partial(make_shards, out, _held_out(opened, config))
     bad = BadRows(config.bad_rows)
-    done: list[Shard] = []
-    for shard in engines.run(engine, partial(make_shard, out), _shares(opened, config, bad), processes):
-        done.append(shard)
-        listener(shard)
+    done: list[Finished] = []
+    for finished in engines.run(engine, work, _shares(opened, config), processes):
+        done.append(finished)
+        bad.add(finished.bad)
+        for shard in finished.shards:
+            listener(shard)
     del TOKENIZERS[out]
-    if not any(shard.split == TRAIN for shard in done):
-        raise ValueError(f"the source {source!r} holds no document to train on")
-    manifest = Manifest(
-        source=plan,
-        tokenizer_sha256=tokenizer.sha256,
-        vocabulary_size=tokenizer.vocabulary_size,
-        n_rows=bad.n_rows,
-        n_bad_rows=bad.n_bad,
-        first_bad_rows=tuple(bad.first),
-        shards=tuple(sorted(done, key=lambda shard: (shard.split != TRAIN, shard.name))),
-    )
+    manifest = _manifest(plan, tokenizer, done, bad)
     write_manifest(out, manifest)
     (out / PLAN).unlink()
     return manifest
 
 
-def make_shard(out: Path, share: Share) -> Shard:
-    """Tokenise and write a share, unless a run that was interrupted has done so."""
-    shard = finished_shard(out, share.name)
-    if shard is not None:
-        try:
-            verify(out, shard)
-        except ValueError:
-            shard = None
-    if shard is None:
-        tokenizer = _tokenizer_in(out)
-        if share.name.endswith("-00000"):
-            _audit(tokenizer, share.documents)
-        data = tokenise(share.documents, tokenizer)
-        shard = write_shard(out, share.name, share.split, data, share.text_bytes)
-    return shard
+def _manifest(plan: dict[str, Any], tokenizer: Tokenizer, done: Sequence[Finished], bad: BadRows) -> Manifest:
+    bad.check()
+    shards = sorted((shard for finished in done for shard in finished.shards), key=lambda shard: _order(shard.name))
+    if not shards or shards[0].split != TRAIN:
+        raise ValueError(f"the source {plan['source']!r} holds no document to train on")
+    in_order = sorted(done, key=lambda finished: _order(finished.share))
+    return Manifest(
+        source=plan,
+        tokenizer_sha256=tokenizer.sha256,
+        vocabulary_size=tokenizer.vocabulary_size,
+        n_rows=bad.n_rows,
+        n_bad_rows=bad.n_bad,
+        first_bad_rows=tuple(row for finished in in_order for row in finished.bad.first)[:5],
+        shards=tuple(shards),
+    )
+
+
+def _order(name: str) -> tuple[bool, str]:
+    return not name.startswith(TRAIN), name
+
+
+def make_shards(out: Path, held_out: Callable[[Document], bool], share: Share) -> Finished:
+    """Parse, tokenise and write a share, unless a run that was interrupted has done so."""
+    finished = read_finished(out, share.name)
+    if finished is None:
+        bad, documents = BadRows(), defaultdict[Split, list[Document]](list)
+        for document in bad.skip(share.pieces):
+            documents[TEST if held_out(document) else share.split].append(document)
+        shards = (_make_shard(out, f"{split}-{share.number:05d}", split, some) for split, some in documents.items())
+        finished = Finished(share=share.name, shards=tuple(shards), bad=bad)
+        write_finished(out, finished)
+    return finished
+
+
+def _make_shard(out: Path, name: str, split: Split, documents: Sequence[Document]) -> Shard:
+    tokenizer = _tokenizer_in(out)
+    if name == "train-00000":
+        _audit(tokenizer, documents)
+    data = tokenise(documents, tokenizer)
+    text_bytes = sum(n_bytes(document.text) for document in documents)  # fast only once they are encoded
+    return write_shard(out, name, split, data, text_bytes)
 
 
 TOKENIZERS: dict[Path, Tokenizer] = {}
@@ -148,7 +171,7 @@ def _tokenizer_in(out: Path) -> Tokenizer:
 
 
 def _audit(tokenizer: Tokenizer, documents: Sequence[Document]) -> None:
-    """The fast encoder must agree with HuggingFace's on the beginnings of the first documents of every split."""
+    """The fast encoder must agree with HuggingFace's on the beginnings of the first documents."""
     for document in documents[:20]:
         text = document.text[:1000]
         assert tokenizer.encode(text) == tokenizer.encode_with_offsets(text)[0], "tiktoken and tokenizers disagree"
@@ -183,39 +206,34 @@ def _start(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     tokenizer.save(out / TOKENIZER)
 
 
-def _shares(source: Source, config: PrepareConfig, bad: BadRows) -> Iterator[Share]:
-    """The documents of all splits, in runs of a few megabytes of text."""
-    waiting: dict[Split, list[Document]] = {TRAIN: [], TEST: []}
-    text_bytes: dict[Split, int] = {TRAIN: 0, TEST: 0}
-    n_shares: Counter[Split] = Counter()
+def _shares(source: Source, config: PrepareConfig) -> Iterator[Share]:
+    """All splits, in runs of a few megabytes."""
+    labels = read_labels(Path(config.labels)) if config.labels else None
+    for split, read in source.splits.items():
+        number, size, pieces = 0, 0, list[Piece]()
+        for piece in _relabelled_rows(rows_of(read()), labels) if labels else read():
+            pieces.append(piece)
+            size += _size(piece)
+            if size >= config.shard_mb * 1e6:
+                yield Share(split, number, pieces)
+                number, size, pieces = number + 1, 0, []
+        if pieces:
+            yield Share(split, number, pieces)
 
-    def share(split: Split) -> Share:
-        name = f"{split}-{n_shares[split]:05d}"
-        ready = Share(name, split, tuple(waiting[split]), text_bytes[split])
-        waiting[split], text_bytes[split] = [], 0
-        n_shares[split] += 1
-        return ready
 
-    for split, document in _documents(source, config, bad):
-        waiting[split].append(document)
-        text_bytes[split] += n_bytes(document.text)
-        if text_bytes[split] >= config.shard_mb * 1e6:
-            yield share(split)
-    yield from (share(split) for split in (TRAIN, TEST) if waiting[split])
+def _size(piece: Piece) -> int:
+    if isinstance(piece, Lines):
+        return len(piece.content)
+    return n_bytes(piece.text) if isinstance(piece, Document) else 0
 
 
 def n_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _documents(source: Source, config: PrepareConfig, bad: BadRows) -> Iterator[tuple[Split, Document]]:
-    held_out = _held_out(source, config)
-    labels = read_labels(Path(config.labels)) if config.labels else None
-    for split, read in source.splits.items():
-        for document in bad.skip(read()):
-            if labels:
-                document = relabelled(document, next(labels, None))
-            yield (TEST if held_out(document) else split), document
+def _relabelled_rows(rows: Rows, labels: Iterator[dict[str, Any]]) -> Rows:
+    for row in rows:
+        yield row if isinstance(row, BadRow) else relabelled(row, next(labels, None))
 
 
 def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
@@ -238,13 +256,10 @@ def relabelled(document: Document, line: dict[str, Any] | None) -> Document:
 def _held_out(source: Source, config: PrepareConfig) -> Callable[[Document], bool]:
     """Whether a document is for the test, by a hash of its id: the same whatever else the source holds."""
     if TEST in source.splits:
-        return lambda document: False
-
-    def place(document: Document) -> int:
-        return _hash(f"{config.seed}:{source.group_of(document)}")
-
+        return _never
+    place = partial(_place, config.seed, source.group_of)
     if not config.test_per_category:
-        return lambda document: place(document) < config.test_share * 2**64
+        return partial(_is_before, place, config.test_share * 2**64, {})
     n: Counter[str] = Counter()
     smallest: dict[str, list[int]] = {}
     for document in BadRows(config.bad_rows).skip(source.splits[TRAIN]()):
@@ -252,11 +267,18 @@ def _held_out(source: Source, config: PrepareConfig) -> Callable[[Document], boo
         heap = smallest.setdefault(document.category, [])
         push = heapq.heappush if len(heap) < config.test_per_category else heapq.heappushpop
         push(heap, -place(document))  # a heap keeps the largest, and the smallest hashes are wanted
-    limits = {
-        category: sorted(-h for h in heap)[: n[category] // 2][-1:] or [-1] for category, heap in smallest.items()
-    }
-    return lambda document: place(document) <= limits[document.category][0]
+    chosen = {category: sorted(-h for h in heap)[: n[category] // 2] for category, heap in smallest.items()}
+    return partial(_is_before, place, 0, {name: hashes[-1] + 1 for name, hashes in chosen.items() if hashes})
 
 
-def _hash(word: str) -> int:
-    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "big")
+def _never(document: Document) -> bool:
+    return False
+
+
+def _is_before(place: Callable[[Document], int], limit: float, limits: Mapping[str, float], document: Document) -> bool:
+    return place(document) < limits.get(document.category, limit)
+
+
+def _place(seed: int, group_of: Callable[[Document], str], document: Document) -> int:
+    digest = hashlib.blake2b(f"{seed}:{group_of(document)}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

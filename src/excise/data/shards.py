@@ -6,7 +6,7 @@
     train-00000.documents.npy      per document its length, category and label
     train-00000.token_labels.npy   labels per token, only where some documents mix labels
 
-While a folder is being prepared, each finished shard has its entry of the manifest in a file of its own.
+While a folder is being prepared, each finished share of the source has its part of the manifest in a file of its own.
 """
 
 import json
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from excise.data.documents import BadRows
 from excise.data.tokenised import Column, Joined, Tokenised
 from excise.data.tokens import Tokenizer
 from excise.files import sha256_of, write_whole
@@ -46,6 +47,15 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What became of a share of the source: a shard for each split that it has documents of."""
+
+    share: str
+    shards: tuple[Shard, ...]
+    bad: BadRows
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     source: Mapping[str, Any]
     """What the data was prepared from, with the SHA-256 of every file."""
@@ -62,13 +72,13 @@ def is_prepared(folder: Path) -> bool:
 
 
 def write_shard(folder: Path, name: str, split: str, data: Tokenised, text_bytes: int) -> Shard:
-    """Write the files of a shard, then its entry; a shard with an entry is whole."""
+    """Write the files of a shard."""
     index = np.zeros(len(data), INDEX)
     index["length"], index["category"], index["label"] = data.lengths, data.categories.index, data.labels.index
     arrays = {"tokens": data.tokens, "documents": index}
     if data.token_labels:
         arrays["token_labels"] = data.token_labels.index
-    shard = Shard(
+    return Shard(
         name=name,
         split=split,
         n_documents=len(data),
@@ -79,18 +89,29 @@ def write_shard(folder: Path, name: str, split: str, data: Tokenised, text_bytes
         token_labels=data.token_labels.names if data.token_labels else (),
         sha256={f"{name}.{what}.npy": _save(folder / f"{name}.{what}.npy", a) for what, a in arrays.items()},
     )
-    write_whole(entry_file(folder, name), json.dumps(asdict(shard)).encode())
-    return shard
 
 
-def entry_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.shard.json"
+FINISHED = ".share.json"
 
 
-def finished_shard(folder: Path, name: str) -> Shard | None:
-    """The entry of a shard that is whole already."""
-    file = entry_file(folder, name)
-    return _shard(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+def write_finished(folder: Path, finished: Finished) -> None:
+    """Written after the shards of a share, and so a sign that they are whole."""
+    write_whole(folder / (finished.share + FINISHED), json.dumps(asdict(finished)).encode())
+
+
+def read_finished(folder: Path, share: str) -> Finished | None:
+    """What became of a share before an interruption; None where its shards are not there, or not whole."""
+    file = folder / (share + FINISHED)
+    if not file.exists():
+        return None
+    values = json.loads(file.read_text(encoding="utf-8"))
+    shards = tuple(map(_shard, values["shards"]))
+    try:
+        for shard in shards:
+            verify(folder, shard)
+    except ValueError:
+        return None
+    return Finished(share=share, shards=shards, bad=BadRows(**values["bad"]))
 
 
 def _shard(values: Mapping[str, Any]) -> Shard:
@@ -99,10 +120,10 @@ def _shard(values: Mapping[str, Any]) -> Shard:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """The last file of all; the entries that it gathers are then of no use."""
+    """The last file of all; those that it gathers are then of no use."""
     write_whole(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
-    for shard in manifest.shards:
-        entry_file(folder, shard.name).unlink(missing_ok=True)
+    for file in folder.glob("*" + FINISHED):
+        file.unlink()
 
 
 def read_manifest(folder: Path) -> Manifest:

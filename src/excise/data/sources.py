@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from excise.data.documents import Document, Fields, Rows, is_readable, read_file, read_huggingface
+from excise.data.documents import Document, Fields, Pieces, Rows, is_readable, read_huggingface, read_pieces, rows_of
 from excise.data.stories import stories
 from excise.data.tinystories import read_tinystories
 from excise.data.topics import articles
@@ -34,9 +34,9 @@ def _own_group(document: Document) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """Rows by split, read anew at each call; a source without a test split has some of its documents held out."""
+    """Pieces by split, read anew at each call; a source without a test split has some of its documents held out."""
 
-    splits: Mapping[Split, Callable[[], Rows]]
+    splits: Mapping[Split, Callable[[], Pieces]]
     description: Mapping[str, Any]
     """What the manifest says of it."""
     group_of: Callable[[Document], str] = _own_group
@@ -44,7 +44,7 @@ class Source:
 
     def rows(self) -> Rows:
         """Every row, in the one order that labels and shards keep."""
-        return chain.from_iterable(read() for read in self.splits.values())
+        return rows_of(chain.from_iterable(read() for read in self.splits.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,12 @@ def _tinystories(name: str, config: SourceConfig) -> Source:
     return Source(
         {ours: partial(read_tinystories, name, its) for ours, its in found.items()},
         {**description, "kind": "tinystories"},
-        group_of=lambda document: document.id.rpartition("-")[0],
+        group_of=_story,
     )
+
+
+def _story(document: Document) -> str:
+    return document.id.rpartition("-")[0]
 
 
 def _wikipedia(name: str, config: SourceConfig) -> Source:
@@ -181,9 +185,9 @@ def _split_of(file: Path, path: Path) -> Split:
     return TRAIN
 
 
-def _read_files(files: Sequence[Path], fields: Fields) -> Rows:
+def _read_files(files: Sequence[Path], fields: Fields) -> Pieces:
     for file in files:
-        yield from read_file(file, fields)
+        yield from read_pieces(file, fields)
 
 
 def _checked_digest(file: Path) -> str:

@@ -23,6 +23,7 @@ from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
 from excise.train.loop import autocast, build_optimizer, pick_device, pick_precision
+from excise.train.recorded import RecordedPasses
 from excise.train.run import Precision, TrainConfig
 from excise.train.step import accumulate
 
@@ -40,6 +41,8 @@ BILINGUAL_MIX, WIKIPEDIA_MIX = (0.29, 0.10, 0.61), (0.86, 0.10, 0.04)
 PLAIN, MIXED, SINGLE, REFERENCE = "plain training", "SGTM, mixed rows", "SGTM, one label a micro-batch", "reference"
 SINGLE_LABELS = ("unlabeled micro-batch", "retain micro-batch", "forget micro-batch")
 FORGET_UNITS = 64
+STEPS_IN_A_ROW = {"cpu": 1, "cuda": 5}
+"""A GPU is given its next step while it does the one before, as in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +142,10 @@ def measured(
     """Kinds of step that take turns, after first steps that compile them."""
     steps = {name: make() for name, make in kinds.items()}
     found = {name: warmed_up(step, n_tokens, device) for name, (step, n_tokens) in steps.items()}
+    in_a_row = STEPS_IN_A_ROW[device.type]
     for _ in range(rounds):
         for name, (step, _) in steps.items():
-            found[name].seconds.append(timed(step, device))
+            found[name].seconds.append(timed(step, device, in_a_row))
     steps.clear()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -150,20 +154,23 @@ def measured(
 
 def warmed_up(step: Step, n_tokens: int, device: torch.device) -> Variant:
     """What the first steps tell: how long one takes to compile, and how much memory is held."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     first, memory = timed(step, device), None
     if device.type == "cuda":
         timed(step, device)
         memory = torch.cuda.max_memory_allocated(device) / 1e9
-        torch.cuda.reset_peak_memory_stats(device)
     return Variant(n_tokens, first, memory, [])
 
 
-def timed(step: Step, device: torch.device) -> float:
+def timed(step: Step, device: torch.device, in_a_row: int = 1) -> float:
+    """Seconds for a step."""
     start = time.perf_counter()
-    step()
+    for _ in range(in_a_row):
+        step()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / in_a_row
 
 
 def matrix_peak(device: torch.device, precision: AbstractContextManager[None]) -> float:
@@ -208,9 +215,12 @@ def stepper(
         compile_blocks(model)
     optimizer = build_optimizer(model, train)
     batch = next(evaluation_batches(documents(config, mix), size.context, n_rows(config))).to(device)
+    precision, passes = autocast(train, device), None
+    if config.compile and device.type == "cuda":
+        passes = RecordedPasses(model, routing, precision, (n_rows(config), size.context))
 
     def step() -> None:
-        accumulate(model, [batch], routing, autocast(train, device))
+        accumulate(model, [batch], routing, precision, passes=passes)
         optimizer.step()
 
     return step, batch.n_predicted
@@ -244,7 +254,8 @@ def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.dev
     retained = [parameter for name, parameter in plain.named_parameters() if "mlp" in name]
     corpus = documents(config, label_mix(config))
     pieces = truncate(corpus, size.context)
-    batch = collate(corpus, pieces, [[i] for i in range(min(n_rows(config), len(pieces)))], size.context).to(device)
+    rows = n_rows(config) // (4 if size.context > 512 else 1)  # all scores of all heads are in memory at once
+    batch = collate(corpus, pieces, [[i] for i in range(min(rows, len(pieces)))], size.context).to(device)
     mask = (batch.documents >= 0).long()
 
     def step() -> None:

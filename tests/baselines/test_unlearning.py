@@ -17,7 +17,7 @@ from excise.data.dataset import load_data, true_sets
 from excise.data.packing import Corpus
 from excise.evals.losses import evaluate
 from excise.evals.run import evaluate_run
-from excise.model.attention import boundaries_of, masked_pattern
+from excise.model.attention import masked_pattern
 from excise.model.gpt import GPT
 from excise.routing.route import PLAIN
 from excise.train.loop import train
@@ -73,8 +73,7 @@ def states_alone(model, tokens):
     """The hidden states of one document after block 1: block by block, or as HuggingFace gives them."""
     if not isinstance(model, GPT):
         return model(tokens, output_hidden_states=True).hidden_states[2][0].tolist()
-    documents = torch.zeros_like(tokens)
-    pattern = masked_pattern(documents, boundaries_of(documents), SMALL.window)
+    pattern = masked_pattern(torch.zeros_like(tokens), SMALL.window)
     x = model.tokens(tokens, PLAIN) + model.positions(torch.arange(tokens.shape[1]), PLAIN)
     return model.blocks[1](model.blocks[0](x, pattern, PLAIN), pattern, PLAIN)[0].tolist()
 

@@ -27,6 +27,15 @@ def pairs_of_epoch(loader, epoch=0):
     return found
 
 
+def test_steps_read_ahead_are_the_same_steps():
+    ahead, loader = Loader(corpus(), config(), seed=0), Loader(corpus(), config(), seed=0)
+    numbers = range(3, 2 * loader.steps_per_epoch)
+    for number, batches in zip(numbers, ahead.steps(numbers, torch.device("cpu")), strict=True):
+        for a, b in zip(batches, loader.step(number), strict=True):
+            assert torch.equal(a.tokens, b.tokens)
+            assert torch.equal(a.labels, b.labels)
+
+
 @pytest.mark.parametrize("label_mixing", ["rows", "micro_batches", "steps"])
 def test_an_epoch_holds_every_pair_once_in_another_order_than_the_last(label_mixing):
     loader = Loader(corpus(), config(label_mixing=label_mixing), seed=1)

@@ -4,9 +4,15 @@ import pytest
 import torch
 
 from excise.labels import part_of
-from excise.model.attention import HALVES, Pattern, attend, masked_pattern
+from excise.model.attention import HALVES, attend, masked_pattern, pattern_of
+from excise.model.gpt import compile_blocks
+from excise.routing.kernels import HAS_KERNELS
+from excise.train.recorded import RecordedPasses
 from excise.train.step import accumulate
 from tests.small import SMALL, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
+
+if HAS_KERNELS:
+    from excise.routing.head_kernels import losses_and_gradients
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,21 +26,53 @@ def packed_batch(context=64):
 
 
 @pytest.mark.parametrize("local", [False, True])
-@pytest.mark.parametrize("head_size", [4, 8, 16, 24, 32, 64])
-def test_flash_attention_is_masked_attention(head_size, local):
-    batch = packed_batch()
-    masks = masked_pattern(batch.documents, batch.boundaries, window=7)
-    shape = (*batch.tokens.shape, 3, 5, head_size)
+@pytest.mark.parametrize("head_size", [1, 4, 8, 16, 24, 32, 64, 128])
+def test_the_attention_kernels_are_masked_attention(head_size, local):
+    batch = packed_batch(context=200)
+    masks, spans = masked_pattern(batch.documents, window=7), pattern_of(batch.documents, window=7)
+    shape = (*batch.tokens.shape, 5, 3, head_size)
     generator = torch.Generator("cuda").manual_seed(0)
     exact = torch.randn(shape, device="cuda", generator=generator).requires_grad_()
     half = exact.detach().to(HALVES[0]).requires_grad_()
-    expected = attend(*exact.unbind(2), masks, local=local)
-    found = attend(*half.unbind(2), Pattern(batch.boundaries, window=7), local=local)
+    expected, found = attend(exact, masks, local=local), attend(half, spans, local=local)
     away = torch.randn(expected.shape, device="cuda", generator=generator)
     expected.backward(away)
     found.backward(away.to(HALVES[0]))
     assert (found - expected).norm() < 0.01 * expected.norm()
     assert (half.grad - exact.grad).norm() < 0.02 * exact.grad.norm()
+
+
+@pytest.mark.parametrize("d_model", [24, 128, 160])
+def test_the_kernels_of_the_head_are_cross_entropy(d_model):
+    """From the same inputs in half precision; what lies beyond the vocabulary gets no gradient."""
+    generator, (N, V, W) = torch.Generator("cuda").manual_seed(0), (300, 5003, 5056)
+    hidden, head = (torch.randn(n, d_model, device="cuda", generator=generator).to(HALVES[0]) for n in (N, W))
+    bias = torch.randn(W, device="cuda", generator=generator).to(HALVES[0])
+    bias[V:] = torch.finfo(HALVES[0]).min / 2
+    targets = torch.randint(0, V, (N,), device="cuda", generator=generator)
+    logits = (hidden.float() @ head[:V].float().T + bias[:V].float()).requires_grad_()
+    expected = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    expected.sum().backward()
+    losses = torch.empty(N, device="cuda")
+    gradient = losses_and_gradients(hidden, head, bias, targets, V, losses)
+    assert (losses - expected).abs().max() < 0.005 * expected.max()
+    assert (gradient[:, :V] - logits.grad).norm() < 0.02 * logits.grad.norm()
+    assert not gradient[:, V:].any()
+
+
+@pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "none"])
+def test_a_compiled_step_in_half_precision_is_the_plain_step(rule):
+    """Kernels, compiled blocks and the padded vocabulary together, within the precision of bfloat16."""
+    routing, device = routing_for(rule), torch.device("cuda")
+    batch = batch_of(*documents_of_all_labels(routing)).to(device)
+    exact, fast = small_model(routing).to(device), small_model(routing).to(device)
+    compile_blocks(fast)
+    accumulate(exact, [batch], routing)
+    accumulate(fast, [batch], routing, torch.autocast("cuda", torch.bfloat16))
+    for (name, expected), found in zip(exact.named_parameters(), fast.parameters(), strict=True):
+        assert (expected.grad is None) == (found.grad is None), name
+        if expected.grad is not None:
+            assert (found.grad - expected.grad).norm() <= 0.03 * expected.grad.norm() + 1e-6, name
 
 
 @pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "none"])
@@ -61,3 +99,31 @@ def test_forget_data_alone_leaves_retain_parameters_without_a_gradient():
     accumulate(model, [batch], routing, torch.autocast("cuda", torch.bfloat16))
     assert all(p.grad is None for name, p in model.named_parameters() if part_of(name) == "retain")
     assert all(p.grad is not None for name, p in model.named_parameters() if part_of(name) == "forget/spanish")
+
+
+@pytest.mark.parametrize("rule", ["sgtm", "none"])
+def test_recorded_passes_leave_the_gradients_of_plain_ones(rule):
+    """Bit for bit, over steps of several micro-batches: of all labels, of one label, and of another shape."""
+    routing, device = routing_for(rule), torch.device("cuda")
+    documents = random_documents(8, longest=20)
+
+    def batch(labels, n=8):
+        kept = documents[:n]
+        return batch_of(kept, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(kept)]).to(device)
+
+    steps = [
+        [batch([0, 1, 2]), batch([2])],
+        [batch([1]), batch([2, 0])],
+        [batch([2]), batch([2], n=3)],
+        [batch([1, 0])],
+    ]
+    plain, fast = small_model(routing).to(device), small_model(routing).to(device)
+    precision = torch.autocast("cuda", torch.bfloat16)
+    passes = RecordedPasses(fast, routing, precision, tuple(steps[0][0].tokens.shape))
+    for batches in steps:
+        expected = accumulate(plain, batches, routing, precision)
+        found = accumulate(fast, batches, routing, precision, passes=passes)
+        assert found.total == expected.total
+        for (name, p), q in zip(plain.named_parameters(), fast.parameters(), strict=True):
+            assert (p.grad is None and q.grad is None) or torch.equal(p.grad, q.grad), name
+    assert len(passes.recordings) == {"sgtm": 3, "none": 1}[rule]

@@ -5,7 +5,7 @@ import torch
 
 from excise.data.packing import Corpus, collate, truncate
 from excise.labels import part_of
-from excise.model.attention import boundaries_of
+from excise.model.attention import masked_pattern, pattern_of
 from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
 from excise.routing.head import CHUNK, MULTIPLE
@@ -174,10 +174,14 @@ def test_losses_in_chunks_are_the_cross_entropy_of_the_logits(monkeypatch, multi
         torch.testing.assert_close(model.logits(hidden), logits)
 
 
-def test_boundaries_are_where_documents_begin():
+def test_spans_say_what_masks_say():
     documents = random_documents(9)
     batch = batch_of(documents, [[0] * len(document) for document in documents])
-    assert torch.equal(batch.boundaries, boundaries_of(batch.documents))
+    masks, spans = masked_pattern(batch.documents, window=3), pattern_of(batch.documents, window=3)
+    for mask, span in ((masks.everywhere, spans.everywhere), (masks.nearby, spans.nearby)):
+        assert torch.equal(span.first.long(), mask[:, 0].int().argmax(-1))
+        seen_by = mask[:, 0].transpose(-1, -2).flip(-1)  # from the last position that sees each to the first
+        assert torch.equal(span.last.long(), mask.shape[-1] - 1 - seen_by.int().argmax(-1))
 
 
 def test_every_parameter_has_a_part_and_a_stray_one_is_an_error():

@@ -1,10 +1,13 @@
 """Seeded batches in which step k is a function of k alone, so that resuming needs no state but the step."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from excise.data.packing import Batch, Corpus, Pieces, collate, cut, pack_tightly, truncate
@@ -67,6 +70,20 @@ class Loader:
             self._epoch, (self._pieces, self._steps) = epoch, self._plan(epoch)
         for rows in self._steps[within]:
             yield collate(self.corpus, self._pieces, rows, self.config.context)
+
+    def steps(self, numbers: Iterable[int], device: torch.device) -> Iterator[list[Batch]]:
+        """The micro-batches of these steps on a device, each step read while the one before it is trained on."""
+
+        def read(number: int) -> list[Batch]:
+            return [batch.pinned() if device.type == "cuda" else batch for batch in self.step(number)]
+
+        with ThreadPoolExecutor(1) as pool:
+            ahead: deque[Future[list[Batch]]] = deque()
+            for number in numbers:
+                ahead.append(pool.submit(read, number))
+                if len(ahead) > 1:
+                    yield [batch.to(device) for batch in ahead.popleft().result()]
+            yield from ([batch.to(device) for batch in future.result()] for future in ahead)
 
     def _plan(self, epoch: int) -> tuple[Pieces, list[list[MicroBatch]]]:
         """The pieces of an epoch, and all its steps, each a list of micro-batches."""

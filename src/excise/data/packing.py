@@ -6,7 +6,7 @@ gives every document the loss that it has alone. No target crosses a document, a
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,8 +187,6 @@ class Batch:
     positions: Tensor
     documents: Tensor
     """Equal within a document; -1 where nothing stands."""
-    boundaries: Tensor
-    """Where each document begins in the rows laid end to end, and where the last ends."""
     labels: Tensor
     """The label of each row's target, which is the label of its loss."""
     label_ids: frozenset[int]
@@ -200,54 +198,65 @@ class Batch:
     @property
     def inputs(self) -> dict[str, Tensor]:
         """What a model reads."""
-        return {name: getattr(self, name) for name in ("tokens", "positions", "documents", "boundaries")}
+        return {name: getattr(self, name) for name in ("tokens", "positions", "documents")}
 
     def to(self, device: torch.device) -> "Batch":
-        moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if is_tensor(value)
-        }
-        return replace(self, **moved)
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> "Batch":
+        """In memory that a GPU copies from while it computes."""
+        return self._with(Tensor.pin_memory)
+
+    def copied(self) -> "Batch":
+        return self._with(Tensor.clone)
+
+    def overwrite(self, other: "Batch") -> None:
+        """Put the tensors of a batch of the same shape into those of this one."""
+        for name, tensor in self._tensors().items():
+            tensor.copy_(getattr(other, name), non_blocking=True)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self._tensors().items()}
+        return replace(self, **changed)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if is_tensor(value)}
 
 
 def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], context: int) -> Batch:
     """The batch of some rows, each a list of pieces."""
-    shape = (len(rows), context)
-    tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    targets, documents = np.full(shape, IGNORED, np.int64), np.full(shape, -1, np.int64)
-    labels = np.full(shape, UNLABELED_ID, np.int8)
-    label_ids: set[int] = set()
+    order = np.fromiter((piece for row in rows for piece in row), np.int64)
+    mine, in_row = pieces[order], np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    before = np.cumsum(mine.length) - mine.length  # pairs of all pieces in front of each
+    nth = np.arange(mine.length.sum()) - np.repeat(before, mine.length)
+    row_length = np.bincount(in_row, mine.length, len(rows)).astype(np.int64)
+    gaps = np.cumsum(context - row_length) - (context - row_length)  # positions left empty in front of each row
+    place = np.repeat(before + gaps[in_row], mine.length) + nth
+    first = np.repeat(before + np.arange(len(mine)), mine.length) + nth  # a piece has one token more than pairs
+
+    def tokens_of(column: Slices) -> NDArray[Any]:
+        return np.concatenate([column[a : a + n + 1] for a, n in zip(mine.start, mine.length, strict=True)])
+
+    def laid_out(values: NDArray[Any], dtype: type, empty: int) -> Tensor:
+        flat: NDArray[Any] = np.full(len(rows) * context, empty, dtype)
+        flat[place] = values
+        return torch.from_numpy(flat.reshape(len(rows), context))
+
+    tokens = tokens_of(corpus.tokens)
+    labels = np.repeat(corpus.labels[mine.document], mine.length)
     mixed_documents = False
-    boundaries: list[int] = []
-    for b, row in enumerate(rows):
-        at = 0
-        for piece in row:
-            boundaries.append(b * context + at)
-            start, n = int(pieces.start[piece]), int(pieces.length[piece])
-            here, pairs = slice(at, at + n), slice(start, start + n + 1)
-            piece_tokens = corpus.tokens[pairs]
-            tokens[b, here], targets[b, here] = piece_tokens[:-1], piece_tokens[1:]
-            if corpus.token_labels is None:
-                labels[b, here] = label = corpus.labels[pieces.document[piece]]
-                found = {int(label)}
-            else:
-                labels[b, here] = corpus.token_labels[pairs][1:]
-                found = set(np.unique(labels[b, here]).tolist())
-            positions[b, here] = np.arange(n)
-            documents[b, here] = piece
-            mixed_documents |= len(found) > 1
-            label_ids |= found
-            at += n
-        boundaries += [b * context + at] if at < context else []
+    if corpus.token_labels is not None:
+        labels = tokens_of(corpus.token_labels)[first + 1]
+        mixed_documents = bool((labels != np.repeat(labels[before], mine.length)).any())
     return Batch(
-        tokens=torch.from_numpy(tokens),
-        targets=torch.from_numpy(targets),
-        positions=torch.from_numpy(positions),
-        documents=torch.from_numpy(documents),
-        boundaries=torch.tensor([*boundaries, len(rows) * context], dtype=torch.int32),
-        labels=torch.from_numpy(labels),
-        label_ids=frozenset(label_ids),
+        tokens=laid_out(tokens[first], np.int64, 0),
+        targets=laid_out(tokens[first + 1], np.int64, IGNORED),
+        positions=laid_out(nth, np.int64, 0),
+        documents=laid_out(np.repeat(order, mine.length), np.int64, -1),
+        labels=laid_out(labels, np.int8, UNLABELED_ID),
+        label_ids=frozenset(np.unique(labels).tolist()),
         mixed_documents=mixed_documents,
-        n_predicted=int((targets != IGNORED).sum()),
+        n_predicted=len(nth),
     )
 
 

@@ -1,7 +1,7 @@
 """Attention inside documents: causal, unscaled, everywhere or within a window.
 
-In half precision on a GPU it is flash attention over documents laid end to end, which computes nothing between them.
-Elsewhere, and where a document mixes labels, it is a mask built once per batch.
+In half precision on a GPU these are kernels that compute nothing between documents. Elsewhere, and where a document
+mixes labels, it is a mask built once per batch.
 
 Shapes: B rows, T positions, H heads, K head size; S is T, or 2 T where documents mix labels.
 """
@@ -11,26 +11,47 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from excise.routing.kernels import HAS_KERNELS
+
+if HAS_KERNELS:
+    from excise.model.attention_kernels import attend_inside
+
 HALVES = (torch.bfloat16, torch.float16)
-SMALLEST_HEAD = 8
-"""Flash attention takes head sizes that are multiples of this."""
+LARGEST_HEAD = 128
+"""The largest head size of the kernels."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The first position that each position sees, and the last one that sees it (B T)."""
+
+    first: Tensor
+    last: Tensor
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Who attends to whom in a batch: boundaries for flash attention, or else masks (B 1 T S)."""
+    """Who attends to whom in a batch: spans for the kernels, or else masks (B 1 T S)."""
 
-    boundaries: Tensor
-    """Where each document begins in the batch laid end to end, and where the last ends."""
-    window: int
-    everywhere: Tensor | None = None
-    nearby: Tensor | None = None
+    everywhere: Span | Tensor
+    nearby: Span | Tensor
     """Within the window."""
     mixed_documents: bool = False
     """Whether edges between labels go to detached copies of keys and values."""
 
 
-def masked_pattern(documents: Tensor, boundaries: Tensor, window: int, same_label: Tensor | None = None) -> Pattern:
+def pattern_of(documents: Tensor, window: int) -> Pattern:
+    """The pattern for the kernels, of documents that are runs of equal numbers (B T)."""
+    place = torch.arange(documents.shape[-1], device=documents.device)
+    new = documents[:, 1:] != documents[:, :-1]
+    first = place.where(nn.functional.pad(new, (1, 0), value=True), 0).cummax(-1).values
+    past = place.where(nn.functional.pad(new, (0, 1), value=True), len(place))
+    last = past.flip(-1).cummin(-1).values.flip(-1)
+    nearby = Span(first.maximum(place - window + 1).int(), last.minimum(place + window - 1).int())
+    return Pattern(Span(first.int(), last.int()), nearby)
+
+
+def masked_pattern(documents: Tensor, window: int, same_label: Tensor | None = None) -> Pattern:
     """The pattern with masks, of documents (B T numbers, equal within each) and, where they mix labels, of pairs with the
     same label (B T T): edges within a label go to live keys, edges between labels to the detached copies behind them."""
     place = torch.arange(documents.shape[-1], device=documents.device)
@@ -41,53 +62,34 @@ def masked_pattern(documents: Tensor, boundaries: Tensor, window: int, same_labe
         live = mask if same_label is None else torch.cat([mask & same_label, mask & ~same_label], -1)
         return live.unsqueeze(1)
 
-    return Pattern(boundaries, window, edges(inside), edges(inside & (distance < window)), same_label is not None)
+    return Pattern(edges(inside), edges(inside & (distance < window)), same_label is not None)
 
 
-def wants_masks(x: Tensor) -> bool:
-    """Whether attention over this goes by masks: flash attention is for half precision on a GPU."""
+def has_kernels(x: Tensor, head_size: int) -> bool:
+    """Whether there are kernels for attention over this."""
     autocast = torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    return not x.is_cuda or dtype not in HALVES
+    return HAS_KERNELS and x.is_cuda and dtype in HALVES and head_size <= LARGEST_HEAD
 
 
-def boundaries_of(documents: Tensor) -> Tensor:
-    """The boundaries of documents that are runs of equal numbers (B T); a row is never continued in the next."""
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    (where,) = starts.flatten().nonzero(as_tuple=True)
-    return nn.functional.pad(where, (0, 1), value=documents.numel()).int()
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, *, local: bool) -> Tensor:
-    """Unscaled attention (B T H K), everywhere in a document or within the window."""
-    if not q.shape[2]:
-        return q  # every head is hidden
-    mask = pattern.nearby if local else pattern.everywhere
-    if mask is None:
-        return _flash(q, k, v, pattern, local)
-    if pattern.mixed_documents:
-        k, v = torch.cat([k, k.detach()], 1), torch.cat([v, v.detach()], 1)  # B S H K
-    if q.device.type == "cpu" and q.dtype != torch.float32:
+def attend(qkv: Tensor, pattern: Pattern, *, local: bool) -> Tensor:
+    """Unscaled attention (B T H K) of queries, keys and values (B T H 3 K), everywhere in a document or within the
+    window."""
+    reach = pattern.nearby if local else pattern.everywhere
+    if not qkv.shape[2]:
+        return qkv[..., 0, :]  # every head is hidden
+    if isinstance(reach, Span):
+        y: Tensor = attend_inside(qkv.contiguous(), reach.first, reach.last)[0]
+        return y
+    if qkv.device.type == "cpu" and qkv.dtype != torch.float32:
         # The backward pass of attention in bfloat16 is slower than in float32 on a CPU.
         with torch.autocast("cpu", enabled=False):
-            return _masked(q.float(), k.float(), v.float(), mask).to(q.dtype)
-    return _masked(q, k, v, mask)
+            return _masked(qkv.float(), reach, pattern.mixed_documents).to(qkv.dtype)
+    return _masked(qkv, reach, pattern.mixed_documents)
 
 
-def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+def _masked(qkv: Tensor, mask: Tensor, mixed_documents: bool) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(3))  # B H T K each
+    if mixed_documents:
+        k, v = torch.cat([k, k.detach()], 2), torch.cat([v, v.detach()], 2)  # B H S K
     return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
-
-
-def _flash(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, local: bool) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn  # not on every platform
-
-    B, T, H, K = q.shape
-    missing = -K % SMALLEST_HEAD
-    q, k, v = (nn.functional.pad(x, (0, missing)) if missing else x for x in (q, k, v))
-    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-    window = (pattern.window - 1 if local else -1, 0)
-    y = varlen_attn(q, k, v, pattern.boundaries, pattern.boundaries, T, T, scale=1.0, window_size=window)
-    assert isinstance(y, Tensor)
-    return y.view(B, T, H, K + missing)[..., :K]

@@ -6,13 +6,14 @@ bias on the logits, which the paper's parameter counts include.
 Shapes: B rows, T positions, D d_model, H heads present, K head size, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from excise.model.attention import Pattern, attend, boundaries_of, masked_pattern, wants_masks
+from excise.model.attention import Pattern, attend, has_kernels, masked_pattern, pattern_of
 from excise.routing.head import head_losses, losses_without_gradient
 from excise.routing.head import logits as head_logits
 from excise.routing.linear import OUTPUT, routed_linear
@@ -72,8 +73,8 @@ class Attention(nn.Module):
         B, T, _ = x.shape
         qkv = self.qkv(x, route)
         H = qkv.shape[-1] // (3 * self.head_size)
-        q, k, v = qkv.view(B, T, H, 3, self.head_size).unbind(3)  # B T H K each
-        return self.out(attend(q, k, v, pattern, local=self.local).flatten(2), route)  # type: ignore[no-any-return]
+        qkv = qkv.view(B, T, H, 3, self.head_size)
+        return self.out(attend(qkv, pattern, local=self.local).flatten(2), route)  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):
@@ -92,7 +93,14 @@ class MLP(nn.Module):
         )
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
-        return self.down(nn.functional.gelu(self.up(x, route), approximate="tanh"), route)  # type: ignore[no-any-return]
+        return self.down(gelu(self.up(x, route)), route)  # type: ignore[no-any-return]
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The form with a tanh, which is a sigmoid in other words, and compiled takes less time as one."""
+    if torch.compiler.is_compiling():
+        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    return nn.functional.gelu(x, approximate="tanh")
 
 
 class Block(nn.Module):
@@ -134,12 +142,10 @@ class GPT(nn.Module):
         *,
         positions: Tensor | None = None,
         documents: Tensor | None = None,
-        boundaries: Tensor | None = None,
         route: Route = PLAIN,
     ) -> Tensor:
         """Logits (B T V) of tokens (B T); a row holds one document where `documents` does not say otherwise."""
-        hidden = self.hidden(tokens, positions=positions, documents=documents, boundaries=boundaries, route=route)
-        return self.logits(hidden, route)
+        return self.logits(self.hidden(tokens, positions=positions, documents=documents, route=route), route)
 
     def hidden(
         self,
@@ -147,11 +153,9 @@ class GPT(nn.Module):
         *,
         positions: Tensor | None = None,
         documents: Tensor | None = None,
-        boundaries: Tensor | None = None,
         route: Route = PLAIN,
     ) -> Tensor:
-        """What the output head reads (B T D); the boundaries of documents are found where they are not given, which
-        takes a while on a GPU."""
+        """What the output head reads (B T D)."""
         T = tokens.shape[-1]
         if T > self.config.context:
             raise ValueError(f"a sequence of {T} tokens is longer than the model's context={self.config.context}")
@@ -159,12 +163,11 @@ class GPT(nn.Module):
             positions = torch.arange(T, device=tokens.device).expand_as(tokens)
         if documents is None:
             documents = torch.zeros_like(tokens)
-        if boundaries is None:
-            boundaries = boundaries_of(documents)
         x = self.tokens(tokens, route) + self.positions(positions, route)
-        pattern = Pattern(boundaries, self.config.window)
-        if wants_masks(x) or route.same_label is not None:
-            pattern = masked_pattern(documents, boundaries, self.config.window, route.same_label)
+        if has_kernels(x, self.config.head_size) and route.same_label is None:
+            pattern = pattern_of(documents, self.config.window)
+        else:
+            pattern = masked_pattern(documents, self.config.window, route.same_label)
         for block in self.blocks:
             x = block(x, pattern, route)
         return self.norm(x, route)  # type: ignore[no-any-return]
@@ -206,11 +209,11 @@ class GPT(nn.Module):
 
 
 def compile_blocks(model: GPT, backend: str = "inductor") -> None:
-    """Compile the blocks, which all share one graph for each kind of micro-batch and reach of attention."""
+    """Compile the blocks, which all share one graph for each kind of micro-batch and reach of attention, and the last norm."""
     # Two reaches, with and without gradients, and as many kinds of micro-batch as there are labels and mixtures.
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    for block in model.blocks:
-        block.compile(fullgraph=True, backend=backend)
+    for layer in (*model.blocks, model.norm):
+        layer.compile(fullgraph=True, backend=backend)
 
 
 def check_sizes(config: GPTConfig, partition: Partition) -> None:

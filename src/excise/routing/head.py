@@ -9,13 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from excise.routing.kernels import HAS_KERNELS
 from excise.routing.linear import hide
 from excise.routing.route import Rows
 
-CHUNK = {"cpu": 256, "cuda": 4096}
+if HAS_KERNELS:
+    from excise.routing import head_kernels
+
+CHUNK = {"cpu": 256, "cuda": 8192}
 """Rows whose logits are in memory at a time."""
+NARROW_CHUNK = 32768
+"""The same for a narrow head on a GPU, whose kernel takes 128 rows at a time on each of its processors."""
 MULTIPLE = {"cpu": 1, "cuda": 64}
 """The vocabulary is padded to a multiple of this, without which matrix products on a GPU are several times slower."""
+BIAS_COLUMNS = {"cpu": 1, "cuda": 8}
+"""Columns beside the head's inputs that its bias takes, for the same reason."""
 SMALLEST = torch.finfo(torch.float32).tiny
 """A probability below this counts as this in the loss that is reported; the gradient knows no such limit."""
 
@@ -79,6 +87,32 @@ def padded(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Ten
     )
 
 
+def _losses_and_gradients(
+    hidden: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, n_tokens: int, losses: Tensor
+) -> Tensor:
+    """The loss of each row, written to `losses`, and the gradient of its logits."""
+    if HAS_KERNELS and hidden.is_cuda:
+        return head_kernels.losses_and_gradients(hidden, head, bias, targets, n_tokens, losses)
+    p, t = nn.functional.linear(hidden, head, bias).softmax(-1), targets.unsqueeze(-1)
+    losses.copy_(-p.gather(-1, t).squeeze(-1).float().clamp_min(SMALLEST).log())
+    return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype))
+
+
+def _with_ones(hidden: Tensor, weights: Tensor) -> Tensor:
+    """Inputs of the head with a one beside them, all times their weights: what the gradients of weight and bias are sums
+    of. (N D+)"""
+    n_empty = BIAS_COLUMNS[hidden.device.type] - 1
+    return torch.cat([hidden * weights, weights, weights.new_zeros(len(weights), n_empty)], -1)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a product in half precision to a sum in float32; a GPU never rounds it in between."""
+    if total.is_cuda and total.dtype != a.dtype:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += a @ b
+
+
 class _HeadLosses(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -87,30 +121,28 @@ class _HeadLosses(torch.autograd.Function):
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         head, offset = padded(weight, bias, dtype)
-        V, chunk = len(weight), CHUNK[device]
+        (V, D), chunk = weight.shape, CHUNK[device]
+        if HAS_KERNELS and device == "cuda" and head_kernels.is_narrow(D, dtype):
+            chunk = NARROW_CHUNK
         needs_hidden, needs_head = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and frozen is not True
         dhidden = torch.empty_like(hidden) if needs_hidden else None
-        dweight = torch.zeros_like(weight) if needs_head else None
-        dbias = torch.zeros_like(bias) if needs_head and bias is not None else None
+        dhead = weight.new_zeros(len(head), D + BIAS_COLUMNS[device]) if needs_head else None
         losses = torch.empty_like(weights)
-        head_weights = hide(weights.unsqueeze(-1), frozen)  # N 1
+        weights = weights.unsqueeze(-1)  # N 1
+        head_weights = hide(weights, frozen)
         for start in range(0, len(targets), chunk):
             here = slice(start, start + chunk)
-            h, t = hidden[here].to(dtype), targets[here].unsqueeze(-1)
-            logits = nn.functional.linear(h, head, offset)
-            p = logits.softmax(-1, dtype=dtype)
-            losses[here] = -p.gather(-1, t).squeeze(-1).float().clamp_min(SMALLEST).log()
-            g = p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=dtype))
+            g = _losses_and_gradients(hidden[here].to(dtype), head, offset, targets[here], V, losses[here])
             # Weights are applied to the narrow side, D, and never to the wide one, V.
             if dhidden is not None:
-                dhidden[here] = (g @ head) * weights[here].unsqueeze(-1)
-            if dweight is not None:
-                dweight += (g.T @ (h * head_weights[here]).to(dtype))[:V]
-            if dbias is not None:
-                dbias += (head_weights[here].squeeze(-1).to(dtype) @ g)[:V]
+                torch.mul(g @ head, weights[here], out=dhidden[here])
+            if dhead is not None:
+                _add_product(dhead, g.T, _with_ones(hidden[here], head_weights[here]).to(dtype))
+        dweight = None if dhead is None else dhead[:V, :D]
+        dbias = None if dhead is None or bias is None else dhead[:V, D]
         ctx.save_for_backward(dhidden, dweight, dbias)
         ctx.mark_non_differentiable(losses)
-        return (losses * weights).sum(), losses
+        return (losses * weights.squeeze(-1)).sum(), losses
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:

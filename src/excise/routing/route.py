@@ -53,7 +53,9 @@ def mixed_route(effects: Sequence[Effect], labels: Tensor, *, mixed_documents: b
         return {part: rows([part in named for named in of_label]) for part in sorted(frozenset().union(*of_label))}
 
     def rows(of_label: Sequence[bool]) -> Tensor:
-        return torch.tensor(of_label, device=labels.device)[labels.long()].unsqueeze(-1)  # B T 1
+        # Comparing with each label sends nothing to the device, which would stop it.
+        found = [labels == label for label, named in enumerate(of_label) if named]
+        return torch.stack(found).any(0).unsqueeze(-1)  # B T 1
 
     return Route(
         hide=masks([effect.hide for effect in effects]),

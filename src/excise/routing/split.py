@@ -6,13 +6,14 @@ partition nor the rule.
 """
 
 import hashlib
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from excise.routing.linear import INPUT, OUTPUT, hide, routed_linear, stop_gradient
 from excise.routing.partition import Piece, Pieces
-from excise.routing.route import Route
+from excise.routing.route import Route, Rows
 
 
 def normal(seed: int, name: str, shape: tuple[int, ...], std: float) -> Tensor:
@@ -78,13 +79,19 @@ class InputSplit(nn.Module):
 
 def gate(x: Tensor, units: Pieces, route: Route) -> Tensor:
     """Outputs of heads or units, zero where they are hidden and constant where they are detached."""
-    if not any(unit.part in route.hide or unit.part in route.detach for unit in units):
-        return x
-    pieces = []
-    for unit, piece in zip(units, x.split_with_sizes([unit.size for unit in units], -1), strict=True):
-        piece = stop_gradient(piece, route.detach.get(unit.part, False))
-        pieces.append(hide(piece, route.hide.get(unit.part, False)))
-    return torch.cat(pieces, -1)
+    return hide(stop_gradient(x, in_columns(route.detach, x, units)), in_columns(route.hide, x, units))
+
+
+def in_columns(rows_of: Mapping[str, Rows], x: Tensor, units: Pieces) -> Rows:
+    """Where in the outputs of all units (B T, and a column each) are the given rows of their parts."""
+    found: Rows = False
+    column, start = torch.arange(x.shape[-1], device=x.device), 0
+    for unit in units:
+        rows, end = rows_of.get(unit.part, False), start + unit.size
+        if rows is not False:
+            found = found | (rows & (column >= start) & (column < end))
+        start = end
+    return found
 
 
 class Norm(nn.Module):

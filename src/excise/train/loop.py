@@ -28,6 +28,7 @@ from excise.train.checkpoint import (
     read_manifest,
     save_checkpoint,
 )
+from excise.train.recorded import RecordedPasses
 from excise.train.run import DataDigests, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
 from excise.train.step import accumulate, clip_by_part
@@ -145,17 +146,26 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         logger.info("training on %s in %s", device, config.precision)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
+    passes = None
     if compiles(config, device, n_steps - done.step):
         compile_blocks(model)
+        if device.type == "cuda":
+            shape = (run.batch.rows_per_micro_batch, run.batch.context)
+            passes = RecordedPasses(model, run.routing, autocast(config, device), shape)
 
+    steps = range(done.step, n_steps)
     with interrupts_deferred() as interrupted:
-        for step in range(done.step, n_steps):
+        for step, batches in zip(steps, loader.steps(steps, device), strict=True):
             rate = learning_rate(step, n_steps, peak=config.learning_rate, warmup_steps=config.warmup_steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["relative_rate"]
-            batches = [batch.to(device) for batch in loader.step(step)]
             loss = accumulate(
-                model, batches, run.routing, autocast(config, device), zero_instead=config.paper_faithful_optimizer
+                model,
+                batches,
+                run.routing,
+                autocast(config, device),
+                zero_instead=config.paper_faithful_optimizer,
+                passes=passes,
             )
             if config.clip_norm:
                 clip_by_part(model, config.clip_norm)

@@ -79,6 +79,25 @@ class StepLoss:
         return float(self.total) / self.n_predicted
 
 
+class Passes:
+    """The forward and backward passes of micro-batches, which add up gradients in the model, kernel by kernel."""
+
+    def __init__(self, model: GPT, routing: RoutingConfig, autocast: AbstractContextManager[None] | None) -> None:
+        self.model, self.routing, self.autocast = model, routing, autocast or nullcontext()
+
+    def clear(self) -> None:
+        """Forget the gradients that there are."""
+        self.model.zero_grad()
+
+    def __call__(self, batch: Batch, share: float | Tensor) -> Tensor:
+        """The sum of the losses of a micro-batch, each of which counts so much in the gradients."""
+        with self.autocast:
+            weights = loss_weights(batch, self.routing.forget_weight) * share
+            loss, losses = routed_losses(self.model, batch, route_of(batch, self.routing.effects), weights)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return losses.sum()
+
+
 def accumulate(
     model: GPT,
     batches: Sequence[Batch],
@@ -86,17 +105,15 @@ def accumulate(
     autocast: AbstractContextManager[None] | None = None,
     *,
     zero_instead: bool = False,
+    passes: Passes | None = None,
 ) -> StepLoss:
     """Leave the gradients of a whole step in the model, divided once by its number of predicted tokens."""
-    model.zero_grad(set_to_none=True)
+    passes = passes or Passes(model, routing, autocast)
+    passes.clear()
     n_predicted = sum(batch.n_predicted for batch in batches)
     total = torch.zeros((), device=batches[0].tokens.device)
     for batch in batches:
-        with autocast or nullcontext():
-            weights = loss_weights(batch, routing.forget_weight) / n_predicted
-            loss, losses = routed_losses(model, batch, route_of(batch, routing.effects), weights)
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += losses.sum()
+        total += passes(batch, 1 / n_predicted)
     touched = touched_parts(frozenset().union(*(batch.label_ids for batch in batches)), routing)
     hold_still(model, touched, zero_instead=zero_instead)
     return StepLoss(total, n_predicted)

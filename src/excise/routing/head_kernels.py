@@ -1,0 +1,115 @@
+"""The losses of the output head and the gradients of its logits as Triton kernels, which read and write as little memory
+as they can: at these sizes memory is what the head waits for.
+
+Shapes: N rows, D d_model, V tokens, W the vocabulary with its padding.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+NARROW = 128
+"""Up to this d_model the logits are computed twice, which takes less time than writing them once."""
+LOG2_E = tl.constexpr(1.4426950408889634)
+NEVER = tl.constexpr(-1e30)
+
+
+def is_narrow(d_model: int, dtype: torch.dtype) -> bool:
+    """Whether a head computes its logits twice; in float32 these kernels would round."""
+    return d_model <= NARROW and dtype != torch.float32
+
+
+def losses_and_gradients(
+    hidden: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, n_tokens: int, losses: Tensor
+) -> Tensor:
+    """The loss of each row, written to `losses`, and the gradient of its logits (N W); beyond the tokens that there are it
+    is 0."""
+    (N, D), W = hidden.shape, len(head)
+    if bias is None or not is_narrow(D, hidden.dtype):
+        logits = torch.nn.functional.linear(hidden, head, bias)
+        _in_place[(N,)](logits, targets, losses, W, n_tokens, TILE=4096, num_warps=8)
+        return logits
+    lse, gradients = torch.empty_like(losses), hidden.new_empty(N, W)
+    sizes = (N, W, D, max(16, triton.next_power_of_2(D)))
+    blocks = triton.cdiv(N, 128)
+    _narrow_losses[(blocks,)](hidden, head, bias, targets, lse, losses, *sizes, 128, 128, num_warps=8, num_stages=2)
+    _narrow_gradients[blocks, triton.cdiv(W, 16 * 64)](
+        hidden, head, bias, targets, lse, gradients, *sizes, 128, 64, 16, num_warps=4, num_stages=4
+    )
+    return gradients
+
+
+@triton.jit
+def _in_place(logits, targets, losses, W, V, TILE: tl.constexpr):
+    """Each logit is read once, twice where the cache has lost it, and its gradient written once."""
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets + row)
+    base = logits + row * W
+    wanted = tl.load(base + target).to(tl.float32)
+    most = NEVER
+    total = 0.0
+    for start in range(0, V, TILE):
+        at = start + tl.arange(0, TILE)
+        s = tl.load(base + at, mask=at < V, other=float("-inf")).to(tl.float32) * LOG2_E
+        new = tl.maximum(most, tl.max(s, 0))
+        total = total * tl.exp2(most - new) + tl.sum(tl.exp2(s - new), 0)
+        most = new
+    lse = most + tl.log2(total)
+    tl.store(losses + row, lse / LOG2_E - wanted)
+    for start in range(0, W, TILE):
+        at = start + tl.arange(0, TILE)
+        s = tl.load(base + at, mask=at < V, other=float("-inf")).to(tl.float32)
+        g = tl.exp2(s * LOG2_E - lse) - tl.where(at == target, 1.0, 0.0)
+        tl.store(base + at, g.to(logits.dtype.element_ty), mask=at < W)
+
+
+@triton.jit
+def _rows(base, places, n, D: tl.constexpr, P: tl.constexpr):
+    d = tl.arange(0, P)
+    return tl.load(
+        base + places[:, None].to(tl.int64) * D + d[None, :], mask=(places < n)[:, None] & (d < D)[None, :], other=0.0
+    )
+
+
+@triton.jit
+def _narrow_losses(
+    hidden, head, bias, targets, lses, losses, N, W,
+    D: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    h = _rows(hidden, rows, N, D, P)
+    target = tl.load(targets + rows, mask=rows < N, other=0)
+    wanted = tl.sum(h.to(tl.float32) * _rows(head, target, W, D, P).to(tl.float32), 1)
+    wanted += tl.load(bias + target).to(tl.float32)
+    most = tl.full([ROWS], NEVER, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    for start in range(0, W, TILE):
+        at = start + tl.arange(0, TILE)
+        b = tl.load(bias + at, mask=at < W, other=float("-inf")).to(tl.float32)
+        s = (tl.dot(h, tl.trans(_rows(head, at, W, D, P))) + b[None, :]) * LOG2_E
+        new = tl.maximum(most, tl.max(s, 1))
+        total = total * tl.exp2(most - new) + tl.sum(tl.exp2(s - new[:, None]), 1)
+        most = new
+    lse = most + tl.log2(total)
+    tl.store(lses + rows, lse, mask=rows < N)
+    tl.store(losses + rows, lse / LOG2_E - wanted, mask=rows < N)
+
+
+@triton.jit
+def _narrow_gradients(
+    hidden, head, bias, targets, lses, gradients, N, W,
+    D: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    h = _rows(hidden, rows, N, D, P)
+    target = tl.load(targets + rows, mask=rows < N, other=0)
+    lse = tl.load(lses + rows, mask=rows < N, other=0.0)
+    first = tl.program_id(1) * TILES * TILE
+    for start in range(first, tl.minimum(first + TILES * TILE, W), TILE):
+        at = start + tl.arange(0, TILE)
+        b = tl.load(bias + at, mask=at < W, other=float("-inf")).to(tl.float32)
+        s = tl.dot(h, tl.trans(_rows(head, at, W, D, P))) + b[None, :]
+        g = tl.exp2(s * LOG2_E - lse[:, None]) - tl.where(at[None, :] == target[:, None], 1.0, 0.0)
+        place = gradients + rows[:, None].to(tl.int64) * W + at[None, :]
+        tl.store(place, g.to(gradients.dtype.element_ty), mask=(rows < N)[:, None] & (at < W)[None, :])

@@ -1,0 +1,83 @@
+"""Passes that a GPU replays instead of being told each kernel, because for a small model the telling takes longer."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from excise.data.packing import Batch
+from excise.model.gpt import GPT
+from excise.routing.rules import Effect, RoutingConfig
+from excise.train.step import Passes
+
+WARM_UP_PASSES = 2
+"""They compile, and let libraries settle on their kernels."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A pass over the batch that is in its memory at the time."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    share: Tensor
+    total: Tensor
+
+    def replay(self, batch: Batch, share: float | Tensor) -> Tensor:
+        self.batch.overwrite(batch)
+        self.share.fill_(share)
+        self.graph.replay()
+        return self.total
+
+
+class RecordedPasses(Passes):
+    """Passes recorded as a CUDA graph once for each kind of micro-batch; those of another shape are done as usual."""
+
+    def __init__(
+        self, model: GPT, routing: RoutingConfig, autocast: AbstractContextManager[None], shape: tuple[int, int]
+    ) -> None:
+        super().__init__(model, routing, autocast)
+        self.shape = shape
+        self.gradients = {parameter: torch.zeros_like(parameter) for parameter in model.parameters()}
+        self.recordings: dict[Effect | None, Recording] = {}
+
+    def clear(self) -> None:
+        """Make all gradients zero, and put them where the recordings find them."""
+        torch._foreach_zero_(list(self.gradients.values()))
+        for parameter, gradient in self.gradients.items():
+            parameter.grad = gradient
+
+    def __call__(self, batch: Batch, share: float | Tensor) -> Tensor:
+        if tuple(batch.tokens.shape) != self.shape or batch.mixed_documents:
+            return super().__call__(batch, share)
+        kind = self._kind(batch)
+        if kind not in self.recordings:
+            self.recordings[kind] = self._record(batch)
+        return self.recordings[kind].replay(batch, share)
+
+    def _kind(self, batch: Batch) -> Effect | None:
+        """What happens to all rows of a batch, or nothing where that differs: batches of a kind are the same work."""
+        effects = {self.routing.effects[label] for label in batch.label_ids}
+        return effects.pop() if len(effects) == 1 else None
+
+    def _record(self, batch: Batch) -> Recording:
+        static, share = batch.copied(), torch.ones((), device=batch.tokens.device)
+        kept = [gradient.clone() for gradient in self.gradients.values()]
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP_PASSES):
+                super().__call__(static, share)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads, such as the one that reads the next step, may go on with what they do on the GPU.
+        with torch.cuda.graph(graph, pool=self._pool(), capture_error_mode="thread_local"):
+            total = super().__call__(static, share)
+        torch._foreach_copy_(list(self.gradients.values()), kept)
+        return Recording(graph, static, share, total)
+
+    def _pool(self) -> Any:
+        """The memory that all recordings share, as no two run at a time."""
+        return next((recording.graph.pool() for recording in self.recordings.values()), None)

@@ -26,6 +26,8 @@ COMMANDS = {
     "unlearn": "write a run that has unlearned its domain after training (RMU, NPO, gradient difference)",
     "ablate": "write a copy of a run without the knowledge in a module",
     "sample": "continue a prompt with the full and the ablated model",
+    "reproduce": "figures of the paper from runs of their own: excise reproduce figure-3 --scale smoke",
+    "report": "one page about a reproduction or about any runs: excise report RUN... --out report",
     "bench": "tokens per second of plain and of routed training on this machine",
 }
 

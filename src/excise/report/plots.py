@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from excise.report.style import LOOKS
+
 Results = Mapping[str, Any]
 """The dictionary in results.json."""
 Point = Mapping[str, float]
@@ -27,11 +29,14 @@ class Method:
     marker: str
 
 
-METHODS = (  # colours after Okabe and Ito, told apart with any colour vision; the markers differ too
-    Method("perfect_filter", "Perfect filter (oracle)", "#009e73", "D"),
-    Method("sgtm", "SGTM", "#0072b2", "o"),
-    Method("data_filter", "Data filter", "#d55e00", "s"),
-    Method("no_filter", "No filter", "#a0569b", "^"),
+METHODS = tuple(
+    Method(name, label, LOOKS[name].light, LOOKS[name].marker)
+    for name, label in {
+        "perfect_filter": "Perfect filter (oracle)",
+        "sgtm": "SGTM",
+        "data_filter": "Data filter",
+        "no_filter": "No filter",
+    }.items()
 )
 INK, MUTED, GRID, PAPER = "#22272e", "#767c85", "#e4e6e9", "#ffffff"
 EQUAL_SHARE = 0.02

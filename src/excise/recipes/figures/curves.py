@@ -1,0 +1,98 @@
+"""Trade-off curves: forget loss over retain loss while methods train (paper, figures 1, 4a, 7 and 13), and who leads."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from excise.evals.figure import Estimate, PaperClaim, Point, Series
+from excise.evals.results import recovered
+from excise.recipes.figures.estimates import LOSS, document_error, is_above, over_seeds
+from excise.recipes.figures.planned import FinishedRun, Group, PlannedRun
+
+
+def with_curve(run: PlannedRun, evaluations: int) -> PlannedRun:
+    """The same run, its losses followed while it trains."""
+    return replace(run, config=replace(run.config, train=replace(run.config.train, evaluations=evaluations)))
+
+
+Curve = Sequence[tuple[float, float, float]]
+"""Share of training, retain loss, forget loss."""
+Sets = tuple[str, str]
+"""The test sets of retain and of forget loss."""
+
+
+def curve_of(run: FinishedRun, sets: Sets) -> Curve:
+    def calibrated(point: Mapping[str, Any], name: str) -> float:
+        return float(point["losses"][name]["calibrated"])
+
+    retain, forget = sets
+    points = run.results.measures["tradeoff"]
+    return [(point["share"], calibrated(point, retain), calibrated(point, forget)) for point in points]
+
+
+def tradeoff_series(method: str, label: str, group: Group, sets: Sets) -> Series:
+    """Forget loss over retain loss while a method trains, a point for each evaluation; the last is its end."""
+    points = []
+    for of_seeds in zip(*(curve_of(run, sets) for run in group), strict=True):
+        shares, x, y = zip(*of_seeds, strict=True)
+        points.append(Point(over_seeds(x), over_seeds(y), f"{np.mean(shares):.0%} of training"))
+    return Series(method, label, points)
+
+
+def equal_share_lines(groups: Mapping[str, Group], sets: Sets) -> list[Series]:
+    """Lines between methods at the same share of their training, at most four, none at its end."""
+    curves = [tradeoff_series(name, "", group, sets).points for name, group in groups.items()]
+    at_share = list(zip(*curves, strict=True))
+    every = max(1, len(at_share) // 4)
+    return [
+        Series("equal", points[0].text, sorted(points, key=lambda point: point.y.value), markers=False)
+        for points in at_share[every - 1 : -1 : every]
+    ]
+
+
+def smallest_lead(curve: Curve, other: Curve) -> float | None:
+    """The least by which a curve's forget loss is above another's at the same retain loss, at all points of either
+    curve where both have been; None where there is none."""
+    (mine, mine_forget), (theirs, theirs_forget) = (
+        [np.array([p[i] for p in c]) for i in (1, 2)] for c in (curve, other)
+    )
+    at = np.concatenate([mine, theirs])
+    at = at[(at >= max(mine.min(), theirs.min())) & (at <= min(mine.max(), theirs.max()))]
+    if not len(at):
+        return None
+
+    def forget_at(retain: Any, forget: Any) -> Any:
+        order = np.argsort(retain)
+        return np.interp(at, retain[order], forget[order])
+
+    return float((forget_at(mine, mine_forget) - forget_at(theirs, theirs_forget)).min())
+
+
+def lead_claim(text: str, paper: str, group: Group, other: Group, sets: Sets) -> PaperClaim:
+    """A claim that a method forgets more at any retain loss."""
+    curves = [[curve_of(run, sets) for run in one] for one in (group, other)]
+    leads = [smallest_lead(mine, theirs) for mine, theirs in zip(*curves, strict=True)]
+    known = [lead for lead in leads if lead is not None]
+    why = "the smallest difference of forget losses at equal retain loss, where both curves have been"
+    if len(known) < len(leads):
+        return PaperClaim(text, paper, None, LOSS, None, "the curves have no retain loss in common")
+    errors = [document_error(one[0].losses.sets[sets[1]], "calibrated") for one in (group, other)]
+    estimate = over_seeds(known, math.hypot(*errors))
+    return PaperClaim(text, paper, estimate, LOSS, is_above(estimate), why)
+
+
+def share_of_training(curve: Curve, retain: float) -> float:
+    """The share of training after which a run first had this retain loss, on straight lines; 1 where it never had."""
+    shares, losses = zip(*((share, loss) for share, loss, _ in curve), strict=True)
+    return float(np.interp(-retain, -np.minimum.accumulate(losses), shares))
+
+
+def recovered_by(group: Group, data_filter: Group, perfect_filter: Group, name: str) -> Estimate | None:
+    """How far a method's forget loss is on the way from the filter's to the perfect filter's; None where these are equal."""
+    losses = [[run.losses.sets[name].calibrated for run in one] for one in (group, data_filter, perfect_filter)]
+    if any(b == c for _, b, c in zip(*losses, strict=True)):
+        return None
+    return over_seeds([recovered(a, data_filter=b, perfect_filter=c) for a, b, c in zip(*losses, strict=True)])

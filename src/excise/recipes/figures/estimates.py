@@ -1,0 +1,84 @@
+"""Numbers with intervals over seeds or, of one seed, over documents; and claims that such intervals decide."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from excise.evals.compute_penalty import t95
+from excise.evals.figure import Estimate, PaperClaim
+from excise.evals.losses import SetLosses
+from excise.recipes.figures.planned import FinishedRun, Group
+
+LOSS = "nats per token"
+
+
+def over_seeds(values: Sequence[float], error: float | None = None) -> Estimate:
+    """The mean with Student's interval; of one seed, with the standard error given, where there is one."""
+    mean, n = float(np.mean(values)), len(values)
+    if n > 1:
+        half = t95(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    elif error is not None:
+        half = 1.96 * error
+    else:
+        return Estimate(mean)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def loss(group: Group, name: str, stage: str = "calibrated") -> Estimate:
+    """The loss of a run on a test set."""
+    of_runs = [run.losses.sets[name] for run in group]
+    return over_seeds([getattr(of, stage) for of in of_runs], document_error(of_runs[0], stage))
+
+
+def loss_difference(group: Group, other: Group, name: str, stage: str = "calibrated") -> Estimate:
+    """How much higher the loss of a run is than another's, seed by seed.
+
+    Of one seed, the errors over documents are taken as independent, which is cautious: the documents are the same.
+    """
+    mine, theirs = ([run.losses.sets[name] for run in one] for one in (group, other))
+    differences = [getattr(a, stage) - getattr(b, stage) for a, b in zip(mine, theirs, strict=True)]
+    return over_seeds(differences, math.hypot(*(document_error(of[0], stage) for of in (mine, theirs))))
+
+
+def document_error(losses: SetLosses, stage: str) -> float:
+    """Standard error over documents, from the width of the 95 % interval."""
+    low, high = losses.intervals[stage]
+    return (high - low) / (2 * 1.96)
+
+
+def by_seed(group: Group, value: Callable[[FinishedRun], float]) -> Estimate:
+    """A number of each run, over its seeds."""
+    return over_seeds([value(run) for run in group])
+
+
+def is_above(estimate: Estimate, bound: float = 0.0) -> bool | None:
+    """Whether a number is above a bound; null where its interval does not decide."""
+    low, high = (estimate.value if end is None else end for end in (estimate.low, estimate.high))
+    if low > bound:
+        return True
+    return False if high <= bound else None
+
+
+def is_below(estimate: Estimate, bound: float = 0.0) -> bool | None:
+    negative = [None if end is None else -end for end in (estimate.high, estimate.low)]
+    return is_above(Estimate(-estimate.value, *negative), -bound)
+
+
+def every(verdicts: Sequence[bool | None]) -> bool | None:
+    """True where all hold, False where one does not, and otherwise not decided."""
+    if not verdicts or (None in verdicts and False not in verdicts):
+        return None
+    return all(verdicts)
+
+
+def claim_all_above(text: str, paper: str, differences: Sequence[Estimate], unit: str, why: str) -> PaperClaim:
+    """A claim that all of these are above 0, told by the smallest of them."""
+    smallest = min(differences, key=lambda estimate: estimate.value, default=None)
+    return PaperClaim(text, paper, smallest, unit, every([is_above(one) for one in differences]), why)
+
+
+def claim_all_below(text: str, paper: str, differences: Sequence[Estimate], unit: str, why: str) -> PaperClaim:
+    """A claim that all of these are below 0, told by the largest of them."""
+    largest = max(differences, key=lambda estimate: estimate.value, default=None)
+    return PaperClaim(text, paper, largest, unit, every([is_below(one) for one in differences]), why)

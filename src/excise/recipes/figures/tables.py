@@ -1,0 +1,248 @@
+"""The method and the set-up of the paper: the split (figure 2), what updates what (table 1), and tables 2 to 5."""
+
+from collections.abc import Mapping, Sequence
+
+from excise.baselines.rmu import RMUConfig
+from excise.baselines.unlearning import UnlearningConfig
+from excise.data.wikipedia import TAXONOMY
+from excise.evals.figure import Estimate, PaperClaim, Scale, Split, Table
+from excise.labels import RETAIN, UNLABELED, forget_part, part_of
+from excise.model.gpt import GPT
+from excise.recipes.figures.bilingual_runs import DOMAIN, parameters_of, setup, sgtm, standard
+from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
+from excise.recipes.paper import TINYSTORIES, WIKIPEDIA, tinystories, wikipedia
+from excise.train.run import RunConfig, build_model
+
+# --- Figure 2: the split ---------------------------------------------------------------------------------------------
+
+MATRICES = {
+    "W_QKV": ("attention.qkv.weight", 0, "heads"),
+    "W_O": ("attention.out.weight", 1, "heads"),
+    "b_O": ("attention.out.bias", None, "vectors"),
+    "W_1": ("mlp.up.weight", 0, "units"),
+    "b_1": ("mlp.up.bias", 0, "units"),
+    "W_2": ("mlp.down.weight", 1, "units"),
+    "b_2": ("mlp.down.bias", None, "vectors"),
+}
+"""The matrices of a block: the parameter, the axis along which it is split, and what is counted there."""
+
+
+def split_of(model: GPT) -> Split:
+    """How the parameters of a model's first block are split."""
+    block, head = dict(model.named_parameters()), model.config.head_size
+    parts = dict.fromkeys(part_of(name) for name in block if name.startswith("blocks.0."))
+    sizes: dict[str, list[int]] = {part: [] for part in parts}
+    per_unit = {"attention.qkv.weight": 3 * head, "attention.out.weight": head}
+    for name, axis, _ in MATRICES.values():
+        for part in parts:
+            parameter = block.get(f"blocks.0.{name}.{part}")
+            size = 0 if parameter is None else 1 if axis is None else parameter.shape[axis] // per_unit.get(name, 1)
+            sizes[part].append(size)
+    title = f"A block of {model.config.n_heads} heads and {model.config.d_mlp} units"
+    return Split(title, list(MATRICES), sizes, [unit for _, _, unit in MATRICES.values()])
+
+
+def draw_split(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    config = setup(scale, Sources())
+    model = build_model(config)
+    counts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        if name.startswith("blocks."):
+            counts[part_of(name)] = counts.get(part_of(name), 0) + parameter.numel()
+    share = counts[forget_part(DOMAIN)] / sum(counts.values())
+    claim = PaperClaim(
+        "Only a small portion of the weights is dedicated to forget data",
+        "1 of 32 heads and 64 of 2048 units (section 4.1)",
+        Estimate(100 * share),
+        "% of the parameters in the blocks",
+        share < 0.05,
+        "holds below 5 %",
+    )
+    return Drawing([split_of(model)], [claim])
+
+
+FIGURE_2 = Figure(
+    name="figure-2",
+    title="Which parameters are in which part",
+    section="3.1",
+    caption="Counted from the parameters of an SGTM model.",
+    draw=draw_split,
+)
+
+# --- Table 1: what updates what --------------------------------------------------------------------------------------
+
+INTERVENTIONS = {
+    DOMAIN: ("D_forget", "", "retain gradients masked"),
+    UNLABELED: ("D_unlabeled", "", ""),
+    RETAIN: ("D_retain", "forget parameters masked", ""),
+}
+UPDATES = {DOMAIN: (True, False), UNLABELED: (True, True), RETAIN: (False, True)}
+"""By label, whether theta_forget and theta_retain are updated (the paper's table)."""
+
+
+def update_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    base = setup(scale, sources)
+    planned = PlannedRun(config=sgtm(base, 0.0), measures=("losses", "updates"))
+    return {"sgtm": planned, "no_filter": PlannedRun(config=standard(base, 1.0, scale))}
+
+
+def draw_updates(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    norms = runs["sgtm"][0].results.measures["updates"]["relative_gradient_norm"]
+    parts = (forget_part(DOMAIN), RETAIN)
+    others = [part for part in norms[UNLABELED] if part not in parts]
+    header = ("data", "forward pass", "backward pass", "forget parameters", "retain parameters", *others)
+    rows = [
+        [*words, *(_mark(norms[label][part]) for part in (*parts, *others))] for label, words in INTERVENTIONS.items()
+    ]
+    claims = [
+        _update_claim(INTERVENTIONS[label][0], name, norms[label][part], expected)
+        for label, of_label in UPDATES.items()
+        for name, part, expected in zip(("forget", "retain"), parts, of_label, strict=True)
+    ]
+    return Drawing([Table("Which data updates which parameters", header, rows)], claims)
+
+
+def _mark(norm: float) -> str:
+    return f"✓ {norm:.2g}" if norm else "✗ 0"
+
+
+def _update_claim(data: str, part: str, norm: float, expected: bool) -> PaperClaim:
+    text = f"{data} {'updates' if expected else 'leaves'} the {part} parameters{'' if expected else ' alone'}"
+    paper = f"{'updated' if expected else 'not updated'} (table 1)"
+    why = "relative gradient norm of a step on documents with this label alone"
+    return PaperClaim(text, paper, Estimate(norm), "|gradient| / |parameters|", (norm > 0) == expected, why)
+
+
+TABLE_1 = Figure(
+    name="table-1",
+    title="Which data updates which parameters",
+    section="3.2",
+    caption="Measured from the gradients of a trained SGTM model on training documents of each label; the numbers are "
+    "relative gradient norms.",
+    runs=update_runs,
+    draw=draw_updates,
+)
+
+# --- Tables 2 to 4: hyperparameters ----------------------------------------------------------------------------------
+
+PAPER_PARAMETERS = {
+    "table-2": {"64m": 63_855, "34m": 33_732, "18m": 17_781, "8m": 7_736},
+    "table-3": {"254m": 254_054, "125m": 124_462, "64m": 64_117, "34m": 33_929},
+}
+"""In thousands."""
+
+
+def hyperparameters(runs: Mapping[str, RunConfig]) -> Table:
+    """The options of some runs, as the paper's tables list them."""
+    values: dict[str, list[str | float]] = {
+        "Parameters": [f"{parameters_of(run.model) / 1000:,.0f}k" for run in runs.values()],
+        "Layers": [run.model.n_layers for run in runs.values()],
+        "Model dimension d": [run.model.d_model for run in runs.values()],
+        "MLP dimension": [run.model.d_mlp for run in runs.values()],
+        "Attention heads h": [run.model.n_heads for run in runs.values()],
+        "Vocabulary size": [run.model.vocabulary_size for run in runs.values()],
+        "Context size": [run.batch.context for run in runs.values()],
+        "Batch size": [run.batch.rows_per_step for run in runs.values()],
+        "Warmup steps": [run.train.warmup_steps for run in runs.values()],
+        "Budget": [f"{run.train.budget.amount:.4g} {run.train.budget.unit}" for run in runs.values()],
+        "Learning rate": [run.train.learning_rate for run in runs.values()],
+        "LR schedule": ["cosine with warmup"] * len(runs),
+        "Optimizer": ["AdamW"] * len(runs),
+        "Weight decay": [run.train.weight_decay for run in runs.values()],
+        "beta 1": [run.train.beta_1 for run in runs.values()],
+        "beta 2": [run.train.beta_2 for run in runs.values()],
+        "Embeddings": [f"tied, {run.routing.embeddings}" for run in runs.values()],
+        "Heads, units of the module": [
+            f"{run.routing.forget_heads}, {run.routing.forget_units}" for run in runs.values()
+        ],
+    }
+    rows: list[list[str | float]] = [[name, *of_runs] for name, of_runs in values.items()]
+    return Table("Hyperparameters", ("", *(name.upper() for name in runs)), rows)
+
+
+def count_claims(name: str, runs: Mapping[str, RunConfig]) -> list[PaperClaim]:
+    expected = PAPER_PARAMETERS[name]
+    return [
+        PaperClaim(
+            f"The {size.upper()} model has as many parameters as the paper's",
+            f"{expected[size]:,}k",
+            Estimate(parameters_of(run.model) / 1000),
+            "thousand parameters",
+            abs(parameters_of(run.model) / 1000 - expected[size]) < 1,
+            "counted from the recipe; holds where they differ by less than a thousand",
+        )
+        for size, run in runs.items()
+    ]
+
+
+def draw_tinystories(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    recipes = {size: tinystories(size) for size in reversed(TINYSTORIES)}
+    return Drawing([hyperparameters(recipes)], count_claims("table-2", recipes))
+
+
+def draw_wikipedia(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    recipes = {size: wikipedia(size) for size in reversed(WIKIPEDIA)}
+    return Drawing([hyperparameters(recipes)], count_claims("table-3", recipes))
+
+
+def draw_rmu(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    unlearning, rmu = UnlearningConfig(), RMUConfig()
+    rows: list[Sequence[str | float]] = [
+        ("Steps", unlearning.steps),
+        ("alpha", rmu.alpha),
+        ("Steering coefficient", rmu.steering_coefficient),
+        ("Batch size", unlearning.batch_size),
+        ("Layer to unlearn", rmu.layer),
+        ("Update layers", ", ".join(map(str, rmu.update_layers))),
+        ("Update parameters", "MLP weights and biases (W_1, b_1, W_2, b_2)"),
+        ("Learning rate, not in the paper", unlearning.learning_rate),
+    ]
+    return Drawing([Table("RMU", ("hyperparameter", "value"), rows)])
+
+
+def draw_taxonomy(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    rows = [
+        [
+            topic.path[0],
+            " > ".join(topic.path[1:]) + ("*" if topic.starred else ""),
+            topic.name,
+            "" if topic.in_appendix else "no",
+        ]
+        for topic in TAXONOMY
+    ]
+    n = len(TAXONOMY)
+    claim = PaperClaim("The taxonomy has 64 topics", "64 (section 5.1)", Estimate(n), "topics", n == 64, "counted")
+    header = ("area", "topic", "name in Wikimedia's tables", "in the paper's table")
+    return Drawing([Table("articletopic taxonomy", header, rows)], [claim])
+
+
+TABLE_2 = Figure(
+    name="table-2",
+    title="Hyperparameters of the bilingual runs",
+    section="appendix I",
+    caption="Printed from the recipes of the paper's runs. Its steps are told as a share of the epoch at 64M.",
+    draw=draw_tinystories,
+)
+TABLE_3 = Figure(
+    name="table-3",
+    title="Hyperparameters of the Wikipedia runs",
+    section="appendix J",
+    caption="Printed from the recipes of the paper's runs.",
+    draw=draw_wikipedia,
+)
+TABLE_4 = Figure(
+    name="table-4",
+    title="Hyperparameters of RMU",
+    section="appendix J",
+    caption="Printed from the defaults of unlearning. Layers are of a model of 16 blocks and scale with depth.",
+    draw=draw_rmu,
+)
+TABLE_5 = Figure(
+    name="table-5",
+    title="Taxonomy of Wikipedia topics",
+    section="appendix K",
+    caption="Topics of the content classifier; an asterisk marks an umbrella topic.",
+    draw=draw_taxonomy,
+)
+
+FIGURES = (FIGURE_2, TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5)

@@ -1,0 +1,247 @@
+"""Figures of the paper from runs of their own: which runs a figure needs, the runs themselves, and the drawing.
+
+    reproduction/runs/no_filter-stories-seed0-1a2b3c4d/   a run as `excise train` and `excise evaluate` leave it
+    reproduction/figures/figure-3.json                    drawn from the runs' results.json, metrics.jsonl, config.json
+
+A run that several figures want is trained once. It is done when its results.json has all that is wanted of it, and is
+not opened again then, so that results travel without checkpoints.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from excise.baselines.unlearning import unlearn_run
+from excise.config import to_dict
+from excise.data.dataset import Data, load_data
+from excise.data.sources import EMBEDDED
+from excise.evals.attacks import baseline_of, matched_step, relearn_run, save_attack, the_domain
+from excise.evals.calibration import Calibrate, calibrate
+from excise.evals.figure import FigureResults, RunLine, Scale
+from excise.evals.options import MeasureOptions
+from excise.evals.results import Results, add_measures, read_results, same_source, write_json
+from excise.evals.run import Subject, open_run
+from excise.evals.tradeoff import Tradeoff
+from excise.recipes.figures import FIGURES
+from excise.recipes.figures.measured import ALL_MEASURES
+from excise.recipes.figures.plan import Plan, Run, Shorten, choose, name_of, needs, plan
+from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
+from excise.train.checkpoint import latest_checkpoint
+from excise.train.loop import Listener, train
+from excise.train.run import RunConfig, RunDirectory
+
+logger = logging.getLogger(__name__)
+
+CALIBRATE: Mapping[Scale, Calibrate] = {
+    "smoke": partial(calibrate, iterations=0),  # as in the demo: quick, and near enough for so small a model
+    "small": calibrate,
+    "paper": calibrate,
+}
+LEARNED = 0.7
+"""Where the no-filter run ends above this share of its first loss, a figure checks the pipeline and no more."""
+
+
+def reproduce(
+    names: Sequence[str],
+    scale: Scale,
+    sources: Sources | None = None,
+    directory: Path = Path("reproduction"),
+    listeners: Callable[[str], Sequence[Listener]] = lambda title: (),
+    *,
+    keep_checkpoints: bool = True,
+    seeds: int | None = None,
+    shorten: Shorten = lambda config: config,
+    figures: Mapping[str, Figure] = FIGURES,
+) -> list[Path]:
+    """Do all runs of some figures that are not done yet, and write each figure as soon as its runs are there."""
+    names = choose(names, figures)
+    planned = plan(names, scale, sources, seeds=seeds, shorten=shorten, figures=figures)
+    work = Workshop(planned, directory / "runs", CALIBRATE[scale])
+    work.check_sources()
+    paths = {name: directory / "figures" / f"{name}.json" for name in names}
+    drawn: set[str] = set()
+
+    def draw_finished() -> None:
+        for name in (name for name in names if name not in drawn):
+            if all(work.is_done(run) for run in planned.of_figure(name)):
+                paths[name].parent.mkdir(parents=True, exist_ok=True)
+                write_json(draw(figures[name], scale, work.groups(name)), paths[name])
+                drawn.add(name)
+                logger.info("%s is drawn", name)
+
+    def complete(run: Run, title: str) -> None:
+        for lost in work.lost(run):
+            logger.info("%s needs %s again, whose checkpoints are gone", run.name, lost.name)
+            complete(lost, title)
+            drawn.difference_update(lost.figures)
+        work.do(run, listeners(f"{title} {run.name:<{width}}"))
+
+    draw_finished()
+    left = [run for run in planned.runs.values() if not work.is_done(run)]
+    width = max((len(run.name) for run in left), default=0)
+    for number, run in enumerate(left, start=1):
+        complete(run, f"{number:>{len(str(len(left)))}}/{len(left)}")
+        if not keep_checkpoints:
+            work.drop_checkpoints()
+        draw_finished()
+    return list(paths.values())
+
+
+class Workshop:
+    """The directories of a plan's runs, and the work on them."""
+
+    def __init__(self, planned: Plan, folder: Path, calibrate: Calibrate) -> None:
+        self.plan, self.folder, self.calibrate = planned, folder, calibrate
+
+    def directory(self, run: Run) -> Path:
+        return self.folder / run.name
+
+    def trained(self, config: RunConfig) -> Path:
+        """The directory of the run with this configuration and nothing done to it after training."""
+        return self.folder / name_of(PlannedRun(config=config))
+
+    def is_done(self, run: Run) -> bool:
+        return not self.missing(run) and not self.missing_attacks(run)
+
+    def missing(self, run: Run, source: Subject | None = None) -> list[str]:
+        """Measures that are wanted and not there, or of another checkpoint than this one."""
+        file = RunDirectory(self.directory(run)).results_file
+        known = read_results(file) if file.exists() else None
+        if known and source and not same_source(known.provenance, source.provenance):
+            known = None
+        return [name for name in run.planned.measures if known is None or name not in known.measures]
+
+    def missing_attacks(self, run: Run) -> list[PlannedAttack]:
+        known = [(of["config"], of["matched_to"]) for of in attacks_in(self.directory(run))]
+
+        def kind(attack: PlannedAttack) -> tuple[Any, str | None]:
+            return to_dict(attack.config), self.trained(attack.match).name if attack.match else None
+
+        return [attack for attack in run.planned.attacks if kind(attack) not in known]
+
+    def check_sources(self) -> None:
+        """Say before any work which data are not there."""
+        for run in self.plan.runs.values():
+            source = run.planned.config.data.source
+            if source not in EMBEDDED and not Path(source).is_dir() and not self.is_done(run):
+                raise ValueError(
+                    f"there is no prepared data at {source!r}; write it with excise prepare and name the folder "
+                    "(--bilingual, --topics, --bilingual-sizes, --topics-sizes)"
+                )
+
+    def lost(self, run: Run) -> list[Run]:
+        """Runs that this one needs, done long ago, whose checkpoints are gone."""
+        needed = [self.plan.runs[name_of(one)] for one in needs(run.planned)]
+        return [one for one in needed if latest_checkpoint(RunDirectory(self.directory(one)).checkpoints) is None]
+
+    def do(self, run: Run, listeners: Sequence[Listener] = ()) -> None:
+        """Train a run, or go on with it, and take what is missing of it."""
+        directory, config = self.directory(run), run.planned.config
+        data = load_data(config.data, config.routing.domains)
+        if run.planned.unlearning is None:
+            train(config, data, directory, [Tradeoff(config, data, self.calibrate, at_end=False), *listeners])
+        elif not RunDirectory(directory).config_file.exists():
+            shutil.rmtree(directory, ignore_errors=True)  # left half-written by an interrupted one
+            unlearn_run(self.trained(config), directory, run.planned.unlearning)
+        self.measure(run, data)
+        for attack in self.missing_attacks(run):
+            self.attack(run, attack, data)
+
+    def measure(self, run: Run, data: Data) -> None:
+        subject = open_run(self.directory(run), data, calibrate=self.calibrate)
+        against = self.trained(run.planned.against) if run.planned.against else None
+        options = MeasureOptions(against=against, documents=run.planned.documents, prompts=run.planned.prompts)
+        wanted = self.missing(run, subject)
+        for name in (name for name in ALL_MEASURES if name in wanted):
+            logger.info("%s: %s", run.name, name)
+            add_measures(subject.results_file, subject.provenance, {name: ALL_MEASURES[name](subject, options)})
+
+    def attack(self, run: Run, attack: PlannedAttack, data: Data) -> None:
+        directory = self.directory(run)
+        match = self.trained(attack.match) if attack.match else None
+        subject = open_run(directory, data, step=matched_step(directory, match) if match else None)
+        baseline = baseline_of(self.trained(attack.baseline), subject)
+        logger.info("%s: relearning", run.name)
+        for found in relearn_run(subject, the_domain(subject.config, ""), baseline, [attack.config], lambda *_: None):
+            save_attack(subject, found, baseline, match)
+
+    def drop_checkpoints(self) -> None:
+        """Delete the checkpoints of runs that are done and that nothing needs any more."""
+        left = [run for run in self.plan.runs.values() if not self.is_done(run)]
+        needed = {name_of(one) for run in left for one in needs(run.planned)} | {run.name for run in left}
+        for name in self.plan.runs:
+            if name not in needed:
+                shutil.rmtree(RunDirectory(self.folder / name).checkpoints, ignore_errors=True)
+
+    def groups(self, figure: str) -> dict[str, Group]:
+        """The finished runs of a figure by key, a run for each seed."""
+        found = self.plan.groups.get(figure, {})
+        return {key: [self.finished(self.plan.runs[name]) for name in names] for key, names in found.items()}
+
+    def finished(self, run: Run) -> FinishedRun:
+        files = RunDirectory(self.directory(run))
+        trained = RunDirectory(self.trained(run.planned.config))
+        results = read_results(files.results_file)
+        return FinishedRun(run.name, files.config(), results, trained.metrics(), attacks_in(files.path))
+
+
+def attacks_in(directory: Path) -> list[dict[str, Any]]:
+    """All attacks on a run, at any of its checkpoints."""
+    found: Iterable[Results] = (read_results(file) for file in sorted(directory.glob("results*.json")))
+    return [attack for results in found for attack in results.measures.get("relearning", [])]
+
+
+def done_of(planned: Plan, directory: Path) -> set[str]:
+    """The names of a plan's runs that are done."""
+    work = Workshop(planned, directory / "runs", calibrate)
+    return {name for name, run in planned.runs.items() if work.is_done(run)}
+
+
+def draw(figure: Figure, scale: Scale, groups: Mapping[str, Group]) -> FigureResults:
+    """A figure with its runs, from what is known of them."""
+    drawing: Drawing = figure.draw(groups, scale)
+    runs = {run.name: run for group in groups.values() for run in group}
+    judged = groups.get(figure.no_filter, ())
+    return FigureResults(
+        name=figure.name,
+        title=figure.title,
+        section=figure.section,
+        scale=scale,
+        caption=f"{figure.caption} {told(list(groups.values()))}".strip(),
+        panels=drawing.panels,
+        claims=drawing.claims,
+        runs=[line(run) for run in runs.values()],
+        pipeline_check_only=any(run.last_loss > LEARNED * run.first_loss for run in judged),
+        configurations={key: to_dict(group[0].config) for key, group in groups.items()},
+        samples=drawing.samples,
+    )
+
+
+def told(groups: Sequence[Group]) -> str:
+    """What a reader must know of the runs behind a figure."""
+    if not groups:
+        return ""
+    tokens = [run.results.provenance.tokens for group in groups for run in group]
+    seeds = max(len(group) for group in groups)
+    intervals = (
+        f"Intervals of 95 % are over {seeds} seeds." if seeds > 1 else "One seed; any intervals are over documents."
+    )
+    spread = f"{min(tokens):,} to {max(tokens):,}" if len(set(tokens)) > 1 else f"{tokens[0]:,}"
+    return f"{len(tokens)} run{'s' if len(tokens) > 1 else ''} of {spread} tokens. {intervals}"
+
+
+def line(run: FinishedRun) -> RunLine:
+    source = run.results.provenance
+    return RunLine(
+        run.name,
+        source.step,
+        source.tokens,
+        source.parameters,
+        source.seed,
+        run.first_loss,
+        run.last_loss,
+        source.checkpoint_sha256,
+    )

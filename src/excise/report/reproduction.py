@@ -1,0 +1,335 @@
+"""The report: the paper's claims as a checklist, then its figures and tables in their order, drawn from results alone."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import Any
+
+from excise.evals.figure import FigureResults, PaperClaim, RunLine, read_figure
+from excise.files import write_whole
+from excise.report.charts import (
+    NARROW,
+    SCRIPT,
+    SYMBOLS,
+    draw_legend,
+    draw_panel,
+    legend_of,
+    methods_in,
+)
+from excise.report.html import definitions, document, join, sample
+from excise.report.numbers import count, estimate, number
+from excise.report.style import REPORT_SHEET, STYLE_SHEET, TOGGLES, WORDS, Look, colour_variables, looks_of
+from excise.report.tables import html_row, html_table
+
+BEYOND = "beyond"
+AFTER = {"table-1": 2.5}
+"""Tables that stand among the figures of the paper; the others follow them."""
+VERDICTS = {
+    True: ("holds", "✓", "holds"),
+    False: ("fails", "✗", "does not hold"),
+    None: ("undecided", "?", "undecided"),
+}
+"""By what a claim's `holds` is: class, mark and words."""
+STAMP = "pipeline check only"
+SCALES = {
+    "smoke": "tiny models on the embedded texts: two cores, minutes",
+    "small": "models of up to 8 million parameters on real text: one GPU",
+    "paper": "the paper’s models, data and settings",
+}
+GLOSSARY = {
+    "Loss": "How surprised a model is by each next token, on average. Low on retain data means that it knows what it should; "
+    "high on forget data means that the knowledge is gone.",
+    "Calibrated": "After ablation every model alike is given one number per token, how common it is, so that only real "
+    "knowledge still counts.",
+    "Intervals": "In square brackets, 95 %: over seeds where there are several, otherwise over test documents.",
+    "Undecided": "Our interval holds both: that the claim is true and that it is not.",
+    "Pipeline check only": "The model without a filter ended above 0.7 of its first loss. It learned too little for the figure "
+    "to say anything about the method; it only shows that the steps work. Its claims are not counted.",
+}
+
+
+def read_figures(directory: Path) -> list[FigureResults]:
+    """The figures of a reproduction, in the paper's order."""
+    return in_order([read_figure(path) for path in sorted((directory / "figures").glob("*.json"))])
+
+
+def in_order(figures: Iterable[FigureResults]) -> list[FigureResults]:
+    """As in the paper, then what is beyond it; a figure cannot be there twice."""
+    found = sorted(figures, key=_place)
+    for one, other in pairwise(found):
+        if one.name == other.name:
+            raise ValueError(f"{one.name} is there twice; report its two reproductions apart")
+    return found
+
+
+def _place(figure: FigureResults) -> tuple[bool, float, str]:
+    parts = re.fullmatch(r"(figure|table)-(\d+)(.*)", figure.name)
+    after_figures = 0 if parts and parts[1] == "figure" else 1000
+    number = AFTER.get(figure.name, int(parts[2]) + after_figures) if parts else 2000
+    return figure.section == BEYOND, number, figure.name
+
+
+def looks_in(figures: Iterable[FigureResults]) -> dict[str, Look]:
+    """A look for each method, the same in all figures."""
+    return looks_of(method for figure in figures for method in methods_in(figure.panels))
+
+
+def write_reproduction(figures: Sequence[FigureResults], path: Path) -> None:
+    """A file with the report; equal results give equal bytes."""
+    write_whole(path, reproduction_page(figures).encode())
+
+
+def reproduction_page(figures: Sequence[FigureResults]) -> str:
+    """The whole report as self-contained HTML."""
+    if not figures:
+        raise ValueError("there is no figure to report; reproduce one first: excise reproduce figure-3")
+    looks = looks_in(figures)
+    sections = [_header(figures), _contents(figures), _checklist(figures)]
+    sections += [_figure(figure, looks) for figure in figures]
+    style = "".join([STYLE_SHEET, REPORT_SHEET, WORDS, "\n", TOGGLES, "\n", colour_variables(looks)])
+    return document(_title(figures), style, SYMBOLS + "".join([*sections, _reading(figures)]), SCRIPT)
+
+
+def _title(figures: Sequence[FigureResults]) -> str:
+    """The verdict."""
+    counts = _counts(figures)
+    if not _claims_in(figures):
+        return f"{_some(len(_distinct_runs(figures)), 'run')} compared"
+    if not (total := sum(counts.values())):
+        return "A check of the pipeline, not of the paper"
+    which = "All" if counts[True] == total else f"{counts[True]} of"
+    return f"{which} {_some(total, 'claim')} of the paper {'hold' if counts[True] != 1 else 'holds'}"
+
+
+def _claims_in(figures: Iterable[FigureResults]) -> list[PaperClaim]:
+    return [claim for figure in figures for claim in figure.claims]
+
+
+def _header(figures: Sequence[FigureResults]) -> str:
+    runs = _distinct_runs(figures)
+    tokens = f"<li><b>{len(runs)}</b> runs, trained on {count(sum(run.tokens for run in runs))} tokens in all</li>"
+    return f"""<header>
+<p class="brand">Excise</p>
+<h1>{_title(figures)}</h1>
+<p class="lead">{_lead(figures)}</p>
+<ul class="tiles">
+{join([*_tallies(figures), *([tokens] if runs else [])])}</ul>
+</header>
+"""
+
+
+def _distinct_runs(figures: Iterable[FigureResults]) -> list[RunLine]:
+    """Every run once, however many figures share it."""
+    return list({(run.name, run.checkpoint_sha256): run for figure in figures for run in figure.runs}.values())
+
+
+def _counts(figures: Iterable[FigureResults]) -> dict[bool | None, int]:
+    counted = _claims_in(figure for figure in figures if not figure.pipeline_check_only)
+    return {holds: sum(claim.holds is holds for claim in counted) for holds in VERDICTS}
+
+
+def _tallies(figures: Sequence[FigureResults]) -> list[str]:
+    counts = _counts(figures)
+    words = {
+        True: "holds" if counts[True] == 1 else "hold",
+        False: "does not hold" if counts[False] == 1 else "do not hold",
+        None: "cannot be decided yet: our intervals allow both",
+    }
+    tallies = [f"<li><b>{n}</b> {words[holds]}</li>" for holds, n in counts.items()] if any(counts.values()) else []
+    checks = sum(figure.pipeline_check_only for figure in figures if figure.claims)
+    note = f"<li><b>{checks}</b> of {len(figures)} figures a {STAMP}: their claims are not counted</li>"
+    return [*tallies, note] if checks else tallies
+
+
+def _lead(figures: Sequence[FigureResults]) -> str:
+    """What this page is."""
+    scales = [f"<b>{scale}</b> ({words})" for scale, words in SCALES.items() if scale in {f.scale for f in figures}]
+    if not _claims_in(figures):
+        said = "What was measured of each run, with 95 % intervals over test documents."
+    else:
+        said = (
+            "What the paper claims about its figures and tables, the number that it gives, and what our own runs found."
+        )
+    return f"{said} Scale: {', and '.join(scales)}." if scales else said
+
+
+def _some(n: int, word: str) -> str:
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
+
+
+def _contents(figures: Sequence[FigureResults]) -> str:
+    if len(figures) < 2:
+        return ""
+    entries = (
+        f'<li><span>{_name(figure)}</span><a href="#{_anchor(figure)}">{escape(figure.title)}</a></li>'
+        for figure in figures
+    )
+    return f'<nav class="contents" aria-label="Contents">\n<h2>Contents</h2>\n<ol>\n{join(entries)}</ol>\n</nav>\n'
+
+
+def _name(figure: FigureResults) -> str:
+    """As the paper calls it: Figure 3."""
+    words = figure.name.replace("-", " ").replace("_", " ")
+    return (
+        escape(words[:1].upper() + words[1:])
+        if re.match(r"(figure|table)-\d", figure.name)
+        else "Beyond"
+        if figure.section == BEYOND
+        else "Runs"
+    )
+
+
+def _anchor(figure: FigureResults) -> str:
+    return escape(re.sub(r"[^\w-]", "-", figure.name))
+
+
+def _checklist(figures: Sequence[FigureResults]) -> str:
+    claimed = [figure for figure in figures if figure.claims]
+    if not claimed:
+        return ""
+    return f'<section id="claims">\n<h2>Claim by claim</h2>\n{"".join(map(_claims_of, claimed))}</section>\n'
+
+
+def _claims_of(figure: FigureResults) -> str:
+    lines = join(_claim(claim, figure.pipeline_check_only) for claim in figure.claims)
+    head = f'<a href="#{_anchor(figure)}">{_name(figure)}: {escape(figure.title)}</a>'
+    return f'<h3 class="group-of-claims">{head}</h3>\n<ul class="claims">\n{lines}</ul>\n'
+
+
+def _claim(claim: PaperClaim, check_only: bool) -> str:
+    kind, mark, words = VERDICTS[claim.holds]
+    ours = estimate(claim.ours, claim.unit) if claim.ours else "not measured"
+    why = f'<p class="quiet">{escape(claim.why)}</p>' if claim.why else ""
+    sides = definitions({"Paper": escape(claim.paper), "Ours": f"<b>{escape(ours)}</b>"})
+    if check_only:
+        kind, words = "undecided", f"{words} ({STAMP})"
+    return (
+        f'<li class="{kind}"><span class="mark" aria-hidden="true">{mark}</span><div class="claim">{escape(claim.text)}{why}</div>'
+        f'<dl class="sides">{sides}</dl><span class="verdict">{words}</span></li>'
+    )
+
+
+def _figure(figure: FigureResults, looks: Mapping[str, Look]) -> str:
+    legend = legend_of(figure.panels, {method: look.marker for method, look in looks.items()})
+    panels = [draw_panel(panel, legend) for panel in figure.panels]
+    caption = f"<figcaption>{escape(figure.caption)}</figcaption>\n" if figure.caption else ""
+    place = [_name(figure), *_section(figure), *([f"{figure.scale} scale"] if figure.scale else [])]
+    return f"""<section id="{_anchor(figure)}">
+<p class="brand">{" · ".join(place)}</p>
+<h2>{escape(figure.title)}</h2>
+{_stamp(figure)}<figure class="figure" aria-label="{escape(figure.title)}">
+{draw_legend(legend)}{_arranged(panels, caption)}</figure>
+{_about(figure)}{_samples(figure.samples)}</section>
+"""
+
+
+def _arranged(panels: Sequence[str], caption: str) -> str:
+    """Two panels in a row. Beside a last one that is left over stands the caption; any other has the row to itself."""
+    placed: list[str] = []
+    left_over = False
+    for panel, following in zip_longest(panels, panels[1:], fillvalue=""):
+        left_over = panel.startswith(NARROW) and not left_over
+        if left_over and not following.startswith(NARROW) and (following or not caption):
+            panel, left_over = panel.replace(NARROW, NARROW.replace("panel", "panel alone"), 1), False
+        placed.append(panel)
+    return "".join(placed) + (caption.replace("<figcaption", '<figcaption class="beside"') if left_over else caption)
+
+
+def _section(figure: FigureResults) -> list[str]:
+    if figure.section == BEYOND:
+        return ["not in the paper"]
+    section = figure.section if re.match(r"(section|appendix)\b", figure.section, re.I) else f"section {figure.section}"
+    return [escape(section)] if figure.section else []
+
+
+def _stamp(figure: FigureResults) -> str:
+    if not figure.pipeline_check_only:
+        return ""
+    return f'<p><strong class="stamp">{STAMP}</strong>The runs learned too little for this figure to judge the method by.</p>\n'
+
+
+def _about(figure: FigureResults) -> str:
+    """What the figure was made from."""
+    parts = [_runs(figure.runs), _configurations(figure.configurations)]
+    return f'<div class="about">\n{"".join(parts)}</div>\n' if any(parts) else ""
+
+
+def _runs(runs: Sequence[RunLine]) -> str:
+    if not runs:
+        return ""
+    seeds, tokens = len({run.seed for run in runs}), sorted(run.tokens for run in runs)
+    each = count(tokens[0]) if tokens[0] == tokens[-1] else f"{count(tokens[0])} to {count(tokens[-1])}"
+    head = ("Run", "seed", "parameters", "steps", "tokens", "first loss", "last loss", "checkpoint")
+    rows = (
+        html_row(
+            escape(run.name),
+            [
+                str(run.seed),
+                *(f"{n:,}" for n in (run.parameters, run.steps, run.tokens)),
+                number(run.first_loss),
+                number(run.last_loss),
+                f"<code>{escape(run.checkpoint_sha256[:10])}</code>",
+            ],
+        )
+        for run in runs
+    )
+    all_runs = f"{len(runs)} runs, {_some(seeds, 'seed')}; {each} tokens each, {count(sum(tokens))} in all"
+    return f"""<p class="quiet">{all_runs if len(runs) > 1 else f"1 run of {each} tokens"}.</p>
+<details><summary>The runs</summary>
+{html_table(head, rows, "Runs behind this figure")}</details>
+"""
+
+
+def _configurations(configurations: Mapping[str, Any]) -> str:
+    """Where the methods differ as a table, and what they have in common."""
+    if not configurations:
+        return ""
+    flat = {method: _flat(config) for method, config in configurations.items()}
+    options = list(dict.fromkeys(option for config in flat.values() for option in config))
+    values = {option: [config.get(option, "–") for config in flat.values()] for option in options}
+    rows = [html_row(escape(o), map(escape, found)) for o, found in values.items() if len(set(found)) > 1]
+    same = {escape(option): escape(found[0]) for option, found in values.items() if len(set(found)) == 1}
+    table = html_table(["Where they differ", *flat], rows, "Options that differ") if rows else ""
+    shared = (
+        f'<h3>{"The same for all" if rows else "Options"}</h3>\n<dl class="settings">\n{definitions(same)}</dl>\n'
+        if same
+        else ""
+    )
+    return f"<details><summary>How they were trained</summary>\n{table}{shared}</details>\n"
+
+
+def _flat(config: Any, name: str = "") -> dict[str, str]:
+    """Options by dotted name."""
+    if isinstance(config, Mapping):
+        inner = (_flat(value, f"{name}.{key}".lstrip(".")) for key, value in config.items())
+        return {option: value for found in inner for option, value in found.items()}
+    text = config if isinstance(config, str) else json.dumps(config, ensure_ascii=False)
+    return {name or "configuration": text or "–"}
+
+
+def _samples(samples: Sequence[Mapping[str, str]]) -> str:
+    if not samples:
+        return ""
+    drawn = (
+        sample(
+            of.get("language", ""),
+            of.get("prompt", ""),
+            [(k, v) for k, v in of.items() if k not in ("language", "prompt")],
+        )
+        for of in samples
+    )
+    return f"""<details open><summary>Read for yourself: what the models write after the <mark>marked</mark> words</summary>
+{join(drawn)}</details>
+"""
+
+
+def _reading(figures: Sequence[FigureResults]) -> str:
+    needless = {
+        "Undecided": not _claims_in(figures),
+        STAMP.capitalize(): not any(f.pipeline_check_only for f in figures),
+    }
+    words = {word: meaning for word, meaning in GLOSSARY.items() if not needless.get(word)}
+    return f'<section>\n<h2>How to read this</h2>\n<dl class="words">\n{definitions(words)}</dl>\n</section>\n'

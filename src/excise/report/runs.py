@@ -1,0 +1,157 @@
+"""Any evaluated runs as a figure of their own: losses with intervals, trade-off curves, configurations, samples."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from excise.config import to_dict
+from excise.evals.figure import Estimate, FigureResults, Panel, Plot, Point, RunLine, Series, Table
+from excise.evals.losses import STAGES, SetLosses
+from excise.evals.results import Losses, Results, losses_in, read_results
+from excise.labels import RETAIN
+from excise.report.numbers import estimate
+from excise.train.run import RunConfig, RunDirectory
+
+NO_FILTER = "no_filter"
+LEARNED = 0.7
+"""The share of its first loss that a run without a filter must end below for its figure to mean anything."""
+HEAD = ("Run", "set", "before ablation", "ablated", "calibrated")
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """What the files of a run say."""
+
+    name: str
+    method: str
+    config: RunConfig
+    records: Sequence[Mapping[str, Any]]
+    """Of metrics.jsonl."""
+    results: Results
+    losses: Losses
+
+
+def read_run(directory: Path) -> EvaluatedRun:
+    files = RunDirectory(directory)
+    config, results = files.config(), read_results(files.results_file)
+    unlearning = directory / "unlearning.json"
+    method = json.loads(unlearning.read_text())["method"] if unlearning.exists() else method_of(config)
+    return EvaluatedRun(results.provenance.run, method, config, files.metrics(), results, losses_in(results))
+
+
+def method_of(config: RunConfig) -> str:
+    """The name that gives a run its colour: its rule or, without one, its filter."""
+    rule, filtered = config.routing.rule, config.data.filter
+    return rule if rule != "none" else NO_FILTER if filtered == "none" else f"{filtered}_filter"
+
+
+def runs_figure(directories: Sequence[Path]) -> FigureResults:
+    """All runs side by side."""
+    runs = [read_run(directory) for directory in directories]
+    lines = [_line(run) for run in runs]
+    return FigureResults(
+        name="runs",
+        title="Losses of the runs",
+        section="",
+        scale=None,
+        caption="In square brackets: 95 % intervals over test documents. Stars mark the end of a training.",
+        panels=[*_tradeoffs(runs), _losses_table(runs), *_over_seeds(runs)],
+        claims=(),
+        runs=lines,
+        pipeline_check_only=any(
+            run.method == NO_FILTER and line.last_loss > LEARNED * line.first_loss
+            for run, line in zip(runs, lines, strict=True)
+        ),
+        configurations={run.name: to_dict(run.config) for run in runs},
+        samples=[sample for run in runs for sample in _samples(run)],
+    )
+
+
+def _line(run: EvaluatedRun) -> RunLine:
+    of, logged = run.results.provenance, [record["loss"] for record in run.records if "loss" in record] or [0.0]
+    return RunLine(
+        name=run.name,
+        steps=of.step,
+        tokens=of.tokens,
+        parameters=of.parameters,
+        seed=of.seed,
+        first_loss=logged[0],
+        last_loss=logged[-1],
+        checkpoint_sha256=of.checkpoint_sha256,
+    )
+
+
+def _tradeoffs(runs: Sequence[EvaluatedRun]) -> list[Panel]:
+    """Calibrated loss on each domain over that on the retain data, during training and at its end."""
+    domains = dict.fromkeys(domain for run in runs for domain in run.config.routing.domains)
+    return [
+        Plot(
+            f"What is left of {domain}",
+            "Calibrated retain loss (lower: better kept)",
+            f"Calibrated {domain} loss (higher: more removed)",
+            [_curve(run, domain) for run in runs if domain in run.losses.sets],
+        )
+        for domain in domains
+    ]
+
+
+def _curve(run: EvaluatedRun, domain: str) -> Series:
+    end, sets = run.results.provenance.step, run.losses.sets
+    followed = [record for record in run.records if "losses" in record and record["step"] < end]
+    points = [
+        Point(
+            Estimate(record["losses"][RETAIN]["calibrated"]),
+            Estimate(record["losses"][domain]["calibrated"]),
+            f"{record['step'] / end:.0%} of training",
+        )
+        for record in followed
+        if domain in record["losses"]
+    ]
+    last = Point(_of_stage(sets[RETAIN], "calibrated"), _of_stage(sets[domain], "calibrated"))
+    return Series(run.method, run.name, [*points, last], star=True)
+
+
+def _of_stage(losses: SetLosses, stage: str) -> Estimate:
+    return Estimate(getattr(losses, stage), *losses.intervals[stage])
+
+
+def _losses_table(runs: Sequence[EvaluatedRun]) -> Table:
+    rows = [
+        [run.name, name, *(estimate(_of_stage(losses, stage)) for stage in STAGES)]
+        for run in runs
+        for name, losses in run.losses.sets.items()
+    ]
+    return Table("Loss per token", HEAD, rows)
+
+
+def _over_seeds(runs: Sequence[EvaluatedRun]) -> list[Panel]:
+    """Mean and standard deviation over runs that differ only in their seeds."""
+    groups: dict[str, list[EvaluatedRun]] = {}
+    for run in runs:
+        config = to_dict(run.config)
+        config["train"]["seed"] = config["data"]["seed"] = 0
+        groups.setdefault(f"{run.method}{json.dumps(config)}", []).append(run)
+    rows = [
+        [", ".join(run.name for run in group), name, *(_mean(group, name, stage) for stage in STAGES)]
+        for group in groups.values()
+        if len(group) > 1
+        for name in group[0].losses.sets
+    ]
+    return [Table("Mean ± standard deviation over seeds", HEAD, rows)] if rows else []
+
+
+def _mean(group: Sequence[EvaluatedRun], name: str, stage: str) -> str:
+    values = [getattr(run.losses.sets[name], stage) for run in group]
+    return f"{mean(values):.3f} ± {stdev(values):.3f}"
+
+
+def _samples(run: EvaluatedRun) -> list[dict[str, str]]:
+    def texts(written: Mapping[str, str]) -> dict[str, str]:
+        return {
+            f"{run.name}, {model}" if model in ("full", "ablated") else model: text for model, text in written.items()
+        }
+
+    return [{"prompt": one["prompt"], **texts(one["written"])} for one in run.results.measures.get("samples", ())]

@@ -1,0 +1,100 @@
+"""`excise report`: one page from a reproduction or from any runs, and one sentence where there is neither."""
+
+import dataclasses
+import json
+import re
+import shutil
+
+import pytest
+
+from excise.cli.main import main
+from tests.evals.runs import PLAIN, copy_of, evaluated, results_of, train_run
+from tests.report.example_figures import all_figures, figure_1
+from tests.report.test_reproduction import visible_text
+
+
+@pytest.fixture
+def reproduction(tmp_path):
+    (folder := tmp_path / "reproduction" / "figures").mkdir(parents=True)
+    for figure in all_figures():
+        (folder / f"{figure.name}.json").write_text(json.dumps(dataclasses.asdict(figure)))
+    return folder.parent
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """SGTM with two seeds and samples, and no filter, all followed during training."""
+    folder = tmp_path_factory.mktemp("runs")
+    evaluated(train_run(folder / "no_filter", **PLAIN))
+    evaluated(train_run(folder / "sgtm"))
+    sample = {"prompt": "The whale", "seed": 0, "written": {"full": " swims.", "ablated": " is a stone."}}
+    results = results_of(folder / "sgtm")
+    results["measures"]["samples"] = [sample]
+    (folder / "sgtm" / "results.json").write_text(json.dumps(results))
+    copy_of(folder / "sgtm", folder / "seed-1", {"train.seed": 1}, {"provenance/run": "seed-1"})
+    for run in folder.iterdir():
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        losses = {name: {"before": 7.0, "ablated": 7.5, "calibrated": 7.25} for name in ("retain", "biology")}
+        record = json.dumps(json.loads(lines[1]) | {"losses": losses})
+        (run / "metrics.jsonl").write_text("\n".join([lines[0], record, *lines[2:]]) + "\n")
+    return folder
+
+
+def test_a_reproduction_becomes_a_page_and_a_file_for_each_figure(reproduction, tmp_path, capsys):
+    assert main(["report", str(reproduction), "--out", str(tmp_path / "out"), "--formats", "svg"]) == 0
+    written = [line.removeprefix(str(tmp_path / "out") + "/") for line in capsys.readouterr().out.splitlines()]
+    assert written == ["report.html", *(f"figures/{figure.name}.svg" for figure in all_figures())]
+    assert all((tmp_path / "out" / name).exists() for name in written)
+    assert "2 of 4 claims of the paper hold" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_runs_are_compared_from_their_files_alone(runs, tmp_path):
+    bare = tmp_path / "bare"
+    for run in runs.iterdir():
+        (bare / run.name).mkdir(parents=True)
+        for name in ("config.json", "results.json", "metrics.jsonl"):
+            shutil.copy(run / name, bare / run.name)
+    named = [str(bare / name) for name in ("no_filter", "seed-1", "sgtm")]
+    assert main(["report", *named, "--out", str(tmp_path / "named")]) == 0
+    assert main(["report", str(bare), "--out", str(tmp_path / "folder")]) == 0
+    page = (tmp_path / "named" / "report.html").read_text()
+    assert page == (tmp_path / "folder" / "report.html").read_text()
+    text = visible_text(page)
+    assert "3 runs compared" in text
+    biology = results_of(runs / "sgtm")["measures"]["losses"]["sets"]["biology"]
+    assert re.search(rf"sgtm biology {biology['before']:.1f}\d* \[", text)
+    assert f"seed-1, sgtm biology {biology['before']:.3f} ± 0.000" in text, "seeds"
+    assert text.count("50% of training") == 3, "what was followed during training"
+    assert "The whale is a stone." in text
+    assert "routing.rule none sgtm sgtm" in text
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("report", "name what to report on: excise report DIRECTORY, or excise report RUN..."),
+        ("report nowhere", "nowhere holds neither figures nor runs"),
+        ("report UNTRAINED", "has not been evaluated yet; do that first"),
+        ("report REPRODUCTION REPRODUCTION", "figure-1 is there twice"),
+        ("report DAMAGED", "figure-1.json holds no figure: tokens is unknown"),
+        ("report REPRODUCTION --formats gif", "--formats gif is not known"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    reproduction, runs, tmp_path, monkeypatch, capsys, command, message
+):
+    damaged, untrained = tmp_path / "damaged", tmp_path / "untrained"
+    (damaged / "figures").mkdir(parents=True)
+    plain = dataclasses.asdict(figure_1()) | {"tokens": 1}
+    (damaged / "figures" / "figure-1.json").write_text(json.dumps(plain))
+    untrained.mkdir()
+    shutil.copy(runs / "sgtm" / "config.json", untrained)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    places = {"REPRODUCTION": reproduction, "DAMAGED": damaged, "UNTRAINED": untrained}
+    assert main([str(places.get(word, word)) for word in command.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert list((tmp_path / "here").iterdir()) == []

@@ -25,7 +25,7 @@ from excise.routing.rules import RoutingConfig
 from excise.train.loop import autocast, build_optimizer, pick_device, pick_precision
 from excise.train.recorded import RecordedPasses
 from excise.train.run import Precision, TrainConfig
-from excise.train.step import accumulate
+from excise.train.step import Passes, accumulate_passes
 
 Size = Literal["tiny", "8m", "64m", "125m", "254m"]
 SIZES: Mapping[str, tuple[GPTConfig, int]] = {
@@ -75,7 +75,7 @@ class Timing:
     matrix_share: float
     """Six FLOPs for every parameter and token, as a share of the machine's matrix peak (MFU)."""
     memory_gb: float | None
-    """The most that was held on the GPU; null on a CPU."""
+    """The most that was taken of the GPU; null on a CPU."""
     first_step_seconds: float
     """With compilation, where there is any."""
 
@@ -155,11 +155,12 @@ def measured(
 def warmed_up(step: Step, n_tokens: int, device: torch.device) -> Variant:
     """What the first steps tell: how long one takes to compile, and how much memory is held."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     first, memory = timed(step, device), None
     if device.type == "cuda":
         timed(step, device)
-        memory = torch.cuda.max_memory_allocated(device) / 1e9
+        memory = torch.cuda.max_memory_reserved(device) / 1e9
     return Variant(n_tokens, first, memory, [])
 
 
@@ -215,12 +216,12 @@ def stepper(
         compile_blocks(model)
     optimizer = build_optimizer(model, train)
     batch = next(evaluation_batches(documents(config, mix), size.context, n_rows(config))).to(device)
-    precision, passes = autocast(train, device), None
+    passes = Passes(model, routing, autocast(train, device))
     if config.compile and device.type == "cuda":
-        passes = RecordedPasses(model, routing, precision, (n_rows(config), size.context))
+        passes = RecordedPasses(passes, (n_rows(config), size.context))
 
     def step() -> None:
-        accumulate(model, [batch], routing, precision, passes=passes)
+        accumulate_passes(passes, [batch])
         optimizer.step()
 
     return step, batch.n_predicted

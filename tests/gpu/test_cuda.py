@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from excise.labels import part_of
-from excise.model.attention import HALVES, attend, masked_pattern, pattern_of
+from excise.model.attention import attend, masked_pattern, pattern_of
 from excise.model.gpt import compile_blocks
-from excise.routing.kernels import HAS_KERNELS
+from excise.routing import head
+from excise.routing.kernels import HALVES, HAS_KERNELS
 from excise.train.recorded import RecordedPasses
-from excise.train.step import accumulate
+from excise.train.step import Passes, accumulate, accumulate_passes
 from tests.small import SMALL, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
 
 if HAS_KERNELS:
@@ -101,9 +102,11 @@ def test_forget_data_alone_leaves_retain_parameters_without_a_gradient():
     assert all(p.grad is not None for name, p in model.named_parameters() if part_of(name) == "forget/spanish")
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("rule", ["sgtm", "none"])
-def test_recorded_passes_leave_the_gradients_of_plain_ones(rule):
-    """Bit for bit, over steps of several micro-batches: of all labels, of one label, and of another shape."""
+def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, compiled):
+    """Bit for bit, over steps of several micro-batches: of all labels, of one label, with labels inside a document, and of
+    another shape; with weights that change from step to step."""
     routing, device = routing_for(rule), torch.device("cuda")
     documents = random_documents(8, longest=20)
 
@@ -111,19 +114,45 @@ def test_recorded_passes_leave_the_gradients_of_plain_ones(rule):
         kept = documents[:n]
         return batch_of(kept, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(kept)]).to(device)
 
+    inside = batch_of(documents, [[0] * 2 + [2] * (len(document) - 2) for document in documents]).to(device)
     steps = [
         [batch([0, 1, 2]), batch([2])],
         [batch([1]), batch([2, 0])],
         [batch([2]), batch([2], n=3)],
-        [batch([1, 0])],
+        [inside, batch([1, 0])],
     ]
     plain, fast = small_model(routing).to(device), small_model(routing).to(device)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in (plain, fast)]
+    if compiled:
+        compile_blocks(plain)
+        compile_blocks(fast)
     precision = torch.autocast("cuda", torch.bfloat16)
-    passes = RecordedPasses(fast, routing, precision, tuple(steps[0][0].tokens.shape))
+    passes = RecordedPasses(Passes(fast, routing, precision), tuple(steps[0][0].tokens.shape))
     for batches in steps:
         expected = accumulate(plain, batches, routing, precision)
-        found = accumulate(fast, batches, routing, precision, passes=passes)
+        found = accumulate_passes(passes, batches)
         assert found.total == expected.total
         for (name, p), q in zip(plain.named_parameters(), fast.parameters(), strict=True):
             assert (p.grad is None and q.grad is None) or torch.equal(p.grad, q.grad), name
+        for optimizer in optimizers:
+            optimizer.step()
     assert len(passes.recordings) == {"sgtm": 3, "none": 1}[rule]
+
+
+def test_the_head_adds_up_chunks(monkeypatch):
+    """A wide and a narrow head over several chunks, the last one short, with a bias and without."""
+    monkeypatch.setattr(head, "CHUNK", {"cuda": 64})
+    monkeypatch.setattr(head, "NARROW_CHUNK", 64)
+    generator = torch.Generator("cuda").manual_seed(0)
+    for D, has_bias in ((24, True), (160, True), (24, False)):
+        hidden, weight = (torch.randn(n, D, device="cuda", generator=generator).requires_grad_() for n in (200, 500))
+        bias = torch.randn(500, device="cuda", generator=generator).requires_grad_() if has_bias else None
+        targets = torch.randint(-1, 500, (200,), device="cuda", generator=generator)
+        given = [hidden, weight] if bias is None else [hidden, weight, bias]
+        logits = torch.nn.functional.linear(hidden, weight, bias)
+        expected = torch.nn.functional.cross_entropy(logits, targets, ignore_index=-1, reduction="sum")
+        with torch.autocast("cuda", torch.bfloat16):
+            found, _ = head.head_losses(hidden, weight, bias, targets, torch.ones(200, device="cuda"), False)
+        assert (found - expected).abs() < 0.01 * expected
+        for a, b in zip(torch.autograd.grad(found, given), torch.autograd.grad(expected, given), strict=True):
+            assert (a - b).norm() < 0.02 * b.norm()

@@ -25,8 +25,8 @@ def compile_kernel(kernel, types, options, **constants):
 
 def compile_attention(head_size):
     sizes = {"H": 32, "K": head_size, "P": attention_kernels.padded(head_size)}
-    for name, tile in (("forward", "query_tile"), ("query", "query_tile"), ("key", "key_tile")):
-        block = getattr(attention_kernels, tile)(1 if head_size <= 16 else 3)
+    for name in ("forward", "query", "key"):
+        block = getattr(attention_kernels, f"{name}_tile")(head_size)
         options = {name: block.pop(name) for name in ("num_warps", "num_stages")}
         compile_kernel(getattr(attention_kernels, f"_{name}_kernel"), TYPES, options, **sizes, **block)
 

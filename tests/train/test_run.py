@@ -47,8 +47,11 @@ def test_an_endless_budget_is_refused(amount):
 
 
 def test_a_device_that_is_not_there_is_an_error(monkeypatch):
+    current = []
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.set_device", current.append)
     assert pick_device("cuda:0") == torch.device("cuda:0")
+    assert current == [torch.device("cuda:0")]
     with pytest.raises(ValueError, match=r"train\.device='cuda:1' is not on this machine"):
         pick_device("cuda:1")
 

@@ -1,22 +1,23 @@
 """excise reproduce FIGURE..."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from excise.cli.arguments import parse
 from excise.evals.figure import Scale
 
 if TYPE_CHECKING:
-    from excise.recipes.figures.plan import Run
+    from excise.recipes.figures.plan import Run, Shorten
     from excise.recipes.figures.planned import Sources
+    from excise.train.loop import Listener
+
+    Listeners = Callable[[str], Sequence[Listener]]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class ReproduceArguments:
     """At most so many seeds of each run; 0 means as many as a figure wants."""
     keep_checkpoints: bool = True
     """Whether checkpoints stay when nothing needs them any more."""
+    search: bool = False
+    """Instead of figures, find learning rates: every method of the figures at each rate of one grid, judged on the
+    calibration split; writes rates.json."""
+    grid: tuple[float, ...] = ()
+    """Rates to search; those of the scale where none is given."""
+    rates: Path | None = None
+    """A rates.json from a search, whose rates take the place of the recipes'."""
     list: bool = False
     """Only show the figures, with their runs, tokens, FLOPs and time on this machine."""
 
@@ -50,65 +58,89 @@ def main(args: Sequence[str]) -> int:
     if not arguments.figures and not arguments.list:
         raise ValueError("name figures: excise reproduce figure-3 table-1, or all (--list shows what there is)")
     from excise.recipes.figures.planned import Sources
-    from excise.recipes.reproduce import reproduce
+    from excise.recipes.search import at_searched_rates
 
     names = ("bilingual", "topics", "bilingual_sizes", "topics_sizes")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
     sources, console = Sources(**given), Console(soft_wrap=True)
+    adapt = at_searched_rates(arguments.rates, arguments.scale) if arguments.rates else lambda config: config
     if arguments.list:
-        show_list(arguments, sources, console)
+        show_list(arguments, sources, console, adapt)
         return 0
     from excise.cli.progress import ProgressBar
 
     with ExitStack() as bars:
-        written = reproduce(
-            arguments.figures,
-            arguments.scale,
-            sources,
-            arguments.directory,
-            lambda title: [bars.enter_context(ProgressBar(console, title))],
-            keep_checkpoints=arguments.keep_checkpoints,
-            seeds=arguments.seeds or None,
-        )
-    from excise.report.reproduction import read_figures, write_reproduction
 
-    page = arguments.directory / "report.html"
-    write_reproduction(read_figures(arguments.directory), page)
-    for path in (*written, page):
+        def listeners(title: str) -> "Sequence[Listener]":
+            return [bars.enter_context(ProgressBar(console, title))]
+
+        written = (search if arguments.search else draw)(arguments, sources, listeners, adapt)
+    for path in written:
         console.print(str(path), highlight=False)
     return 0
 
 
-def show_list(arguments: ReproduceArguments, sources: "Sources", console: Console) -> None:
-    """A table of the figures and what each would take."""
+def search(arguments: ReproduceArguments, sources: "Sources", listeners: "Listeners", adapt: "Shorten") -> list[Path]:
+    from excise.recipes.search import search_rates
+
+    if arguments.rates:
+        raise ValueError("--search finds rates and --rates uses them; give one of the two")
+    names, scale = arguments.figures, arguments.scale
+    return [search_rates(names, scale, sources, arguments.directory, arguments.grid, listeners)]
+
+
+def draw(arguments: ReproduceArguments, sources: "Sources", listeners: "Listeners", adapt: "Shorten") -> list[Path]:
+    """Reproduce figures, and write the page about all that there are."""
+    from excise.recipes.reproduce import reproduce
+    from excise.report.reproduction import read_figures, write_reproduction
+
+    written = reproduce(
+        arguments.figures,
+        arguments.scale,
+        sources,
+        arguments.directory,
+        listeners,
+        keep_checkpoints=arguments.keep_checkpoints,
+        seeds=arguments.seeds or None,
+        shorten=adapt,
+    )
+    page = arguments.directory / "report.html"
+    write_reproduction(read_figures(arguments.directory), page)
+    return [*written, page]
+
+
+def show_list(arguments: ReproduceArguments, sources: "Sources", console: Console, adapt: "Shorten") -> None:
+    """The figures and what each would take, in columns that fit a narrow terminal, with the titles between them."""
     from excise.recipes.figures import FIGURES
     from excise.recipes.figures.costs import cost, speed_of
     from excise.recipes.figures.plan import choose, plan
     from excise.recipes.reproduce import done_of
 
     names = choose(arguments.figures or ("all",))
-    planned = plan(names, arguments.scale, sources, seeds=arguments.seeds or None)
+    planned = plan(names, arguments.scale, sources, seeds=arguments.seeds or None, shorten=adapt)
     speed, timed = speed_of(planned)
     done = done_of(planned, arguments.directory)
+    width = max(map(len, (*names, "together")))
 
-    def row(name: str, title: str, section: str, runs: "Sequence[Run]") -> list[str]:
-        of = cost(runs, done, speed)
-        if not runs:
-            return [name, title, section, "none"]
-        counts = [f"{n}" for n in (of.n_runs, of.n_shared, of.n_done)]
-        return [name, title, section, *counts, f"{of.tokens:.1e}", f"{of.flops:.1e}", duration(of.seconds_left)]
+    def line(name: str, title: str, runs: "Sequence[Run]") -> str:
+        numbers = f"{'none':>6}"
+        if runs:
+            of = cost(runs, done, speed)
+            numbers = (
+                f"{of.n_runs:>6}{of.n_shared:>8}{of.n_done:>6}{of.tokens:>10.1e}{of.flops:>10.1e}"
+                f"{duration(of.seconds_left):>11}"
+            )
+        return f"{name:<{width}}{numbers}\n    {title}"
 
-    shown = Table("figure", "title", title=f"Figures at the scale {arguments.scale}", title_justify="left", box=SIMPLE)
-    shown.columns[0].no_wrap = True
-    for column in ("section", "runs", "shared", "done", "tokens", "FLOPs", "time left"):
-        shown.add_column(column, justify="left" if column == "section" else "right", no_wrap=column != "section")
+    heads = f"{'runs':>6}{'shared':>8}{'done':>6}{'tokens':>10}{'FLOPs':>10}{'time left':>11}"
+    lines = [f"{arguments.scale:<{width}}{heads}"]
     for name in names:
-        shown.add_row(*row(name, FIGURES[name].title, FIGURES[name].section, planned.of_figure(name)))
-    shown.add_section()
-    shown.add_row(*row("together", "each run once", "", list(planned.runs.values())))
-    console.print(shown)
+        figure = FIGURES[name]
+        lines.append(line(name, f"{figure.title} ({figure.section})", planned.of_figure(name)))
+    lines.append(line("together", "each run once", list(planned.runs.values())))
+    console.print("\n".join(lines), highlight=False)
     console.print(
-        "Shared runs serve several figures. FLOPs are 6 x parameters x tokens. Time is for training what is not done, at "
+        "\nShared runs serve several figures. FLOPs are 6 x parameters x tokens. Time is for training what is not done, at "
         f"{speed / 1e9:,.0f} GFLOP/s: the fastest of three steps of the model of {timed:,} parameters, just timed here. "
         "Evaluation comes on top.",
         highlight=False,

@@ -15,6 +15,8 @@ from excise.data.packing import Batch, Corpus, Pieces, collate, cut, pack_tightl
 LabelMixing = Literal["rows", "micro_batches", "steps"]
 MicroBatch = list[list[int]]
 """Rows, each a list of pieces."""
+STEPS_AHEAD = 16
+"""Steps read before they are wanted, so that the plan of an epoch is made while the last one is still trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +74,20 @@ class Loader:
             yield collate(self.corpus, self._pieces, rows, self.config.context)
 
     def steps(self, numbers: Iterable[int], device: torch.device) -> Iterator[list[Batch]]:
-        """The micro-batches of these steps on a device, each step read while the one before it is trained on."""
+        """The micro-batches of these steps on a device, read while the steps before them are trained on."""
 
         def read(number: int) -> list[Batch]:
             return [batch.pinned() if device.type == "cuda" else batch for batch in self.step(number)]
 
-        with ThreadPoolExecutor(1) as pool:
-            ahead: deque[Future[list[Batch]]] = deque()
+        pool, ahead = ThreadPoolExecutor(1), deque[Future[list[Batch]]]()
+        try:
             for number in numbers:
                 ahead.append(pool.submit(read, number))
-                if len(ahead) > 1:
+                if len(ahead) > STEPS_AHEAD:
                     yield [batch.to(device) for batch in ahead.popleft().result()]
             yield from ([batch.to(device) for batch in future.result()] for future in ahead)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _plan(self, epoch: int) -> tuple[Pieces, list[list[MicroBatch]]]:
         """The pieces of an epoch, and all its steps, each a list of micro-batches."""
@@ -119,6 +123,7 @@ class Loader:
     def _micro_batches(self, rows: list[list[int]], random: np.random.Generator) -> list[MicroBatch]:
         rows = [rows[i] for i in random.permutation(len(rows))]
         n = self.config.rows_per_micro_batch
+        rows += [[]] * (-len(rows) % n)  # so that all micro-batches have one shape
         return [rows[i : i + n] for i in range(0, len(rows), n)]
 
     def _rows(self, pieces: Pieces, shuffled: NDArray[Any]) -> tuple[Pieces, list[list[int]]]:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from excise.routing.kernels import HAS_KERNELS
+from excise.routing.kernels import HALVES, HAS_KERNELS
 
 if HAS_KERNELS:
     from excise.model.attention_kernels import attend_inside
 
-HALVES = (torch.bfloat16, torch.float16)
 LARGEST_HEAD = 128
 """The largest head size of the kernels."""
 

@@ -20,6 +20,14 @@ NEVER = tl.constexpr(-1e30)
 
 
 @triton.jit
+def _place(T, H: tl.constexpr, M: tl.constexpr):
+    """The row, the head and the first position of a program, of which there are so many for each row and head."""
+    n = tl.cdiv(T, M)
+    of_head = tl.program_id(0) // n
+    return (of_head // H).to(tl.int64), of_head % H, tl.program_id(0) % n * M
+
+
+@triton.jit
 def _block(base, places, width: tl.constexpr, n, K: tl.constexpr, P: tl.constexpr):
     """Vectors of one head at some places (places P), zero beyond the row and beyond the head."""
     k = tl.arange(0, P)
@@ -75,7 +83,7 @@ def _forward_kernel(
     qkv, firsts, out, lse, T,
     H: tl.constexpr, K: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    row, head, start = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H, tl.program_id(0) * M
+    row, head, start = _place(T, H, M)
     width: tl.constexpr = H * 3 * K
     base, firsts = qkv + row * T * width + head * 3 * K, firsts + row * T
     queries = start + tl.arange(0, M)
@@ -111,7 +119,7 @@ def _query_kernel(
     qkv, firsts, out, lse, dout, deltas, dqkv, T,
     H: tl.constexpr, K: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    row, head, start = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H, tl.program_id(0) * M
+    row, head, start = _place(T, H, M)
     width: tl.constexpr = H * 3 * K
     at_head, at_output, at_row = row * T * width + head * 3 * K, row * T * (H * K) + head * K, (row * H + head) * T
     base, firsts = qkv + at_head, firsts + row * T
@@ -155,7 +163,7 @@ def _key_kernel(
     qkv, firsts, lasts, lse, dout, deltas, dqkv, T,
     H: tl.constexpr, K: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    row, head, start = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H, tl.program_id(0) * N
+    row, head, start = _place(T, H, N)
     width: tl.constexpr = H * 3 * K
     at_head, at_output, at_row = row * T * width + head * 3 * K, row * T * (H * K) + head * K, (row * H + head) * T
     base, g, firsts, lasts = qkv + at_head, dout + at_output, firsts + row * T, lasts + row * T
@@ -181,8 +189,8 @@ def attend_inside(qkv: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Ten
     """Unscaled attention (B T H K) of qkv (B T H 3 K), and its log-sum-exp to base 2 (B H T)."""
     B, T, H, _, K = qkv.shape
     out, lse = qkv.new_empty(B, T, H, K), qkv.new_empty(B, H, T, dtype=torch.float32)
-    tile = query_tile(1 if K <= 16 else 3)
-    grid = (triton.cdiv(T, tile["M"]), B * H)
+    tile = forward_tile(K)
+    grid = (B * H * triton.cdiv(T, tile["M"]),)
     _forward_kernel[grid](qkv, first, out, lse, T, H, K, padded(K), **tile)
     return out, lse
 
@@ -198,11 +206,11 @@ def attend_inside_backward(qkv: Tensor, first: Tensor, last: Tensor, out: Tensor
     """The gradient of queries, keys and values in one tensor (B T H 3 K)."""
     B, T, H, _, K = qkv.shape
     dqkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
-    tile = query_tile(1 if K <= 8 else 3)
-    grid = (triton.cdiv(T, tile["M"]), B * H)
+    tile = query_tile(K)
+    grid = (B * H * triton.cdiv(T, tile["M"]),)
     _query_kernel[grid](qkv, first, out, lse, dout, delta, dqkv, T, H, K, padded(K), **tile)
-    tile = key_tile(1 if K <= 16 else 3)
-    grid = (triton.cdiv(T, tile["N"]), B * H)
+    tile = key_tile(K)
+    grid = (B * H * triton.cdiv(T, tile["N"]),)
     _key_kernel[grid](qkv, first, last, lse, dout, delta, dqkv, T, H, K, padded(K), **tile)
     return dqkv
 
@@ -229,11 +237,15 @@ def padded(K: int) -> int:
     return 1 << max(4, (K - 1).bit_length())
 
 
-def query_tile(n_stages: int) -> dict[str, int]:
+def forward_tile(K: int) -> dict[str, int]:
     """Queries that a program has, and keys that it meets at a time."""
-    return {"M": 64, "N": 32, "num_warps": 4, "num_stages": n_stages}
+    return {"M": 64, "N": 32, "num_warps": 4, "num_stages": 1 if K <= 16 else 3}
 
 
-def key_tile(n_stages: int) -> dict[str, int]:
+def query_tile(K: int) -> dict[str, int]:
+    return {"M": 64, "N": 32, "num_warps": 4, "num_stages": 1 if K <= 8 else 3}
+
+
+def key_tile(K: int) -> dict[str, int]:
     """Keys that a program has, and queries that it meets at a time."""
-    return {"M": 32, "N": 64, "num_warps": 4, "num_stages": n_stages}
+    return {"M": 32, "N": 64, "num_warps": 4, "num_stages": 1 if K <= 16 else 3}

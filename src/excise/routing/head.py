@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from excise.routing.kernels import HAS_KERNELS
+from excise.routing.kernels import HALVES, HAS_KERNELS
 from excise.routing.linear import hide
 from excise.routing.route import Rows
 
@@ -91,8 +91,8 @@ def _losses_and_gradients(
     hidden: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, n_tokens: int, losses: Tensor
 ) -> Tensor:
     """The loss of each row, written to `losses`, and the gradient of its logits."""
-    if HAS_KERNELS and hidden.is_cuda:
-        return head_kernels.losses_and_gradients(hidden, head, bias, targets, n_tokens, losses)
+    if HAS_KERNELS and hidden.is_cuda and hidden.dtype in HALVES:
+        return head_kernels.losses_and_gradients(hidden.contiguous(), head, bias, targets, n_tokens, losses)
     p, t = nn.functional.linear(hidden, head, bias).softmax(-1), targets.unsqueeze(-1)
     losses.copy_(-p.gather(-1, t).squeeze(-1).float().clamp_min(SMALLEST).log())
     return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype))

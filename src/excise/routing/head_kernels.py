@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from excise.routing.kernels import HALVES
+
 NARROW = 128
 """Up to this d_model the logits are computed twice, which takes less time than writing them once."""
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -17,7 +19,7 @@ NEVER = tl.constexpr(-1e30)
 
 def is_narrow(d_model: int, dtype: torch.dtype) -> bool:
     """Whether a head computes its logits twice; in float32 these kernels would round."""
-    return d_model <= NARROW and dtype != torch.float32
+    return d_model <= NARROW and dtype in HALVES
 
 
 def losses_and_gradients(

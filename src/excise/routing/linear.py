@@ -18,6 +18,7 @@ from excise.routing.route import Rows
 OUTPUT, INPUT = 0, 1
 """The axis along which a weight (d_out d_in) is split."""
 ALIGNED = 8
+"""Columns that a GPU multiplies at a time."""
 
 
 def stop_gradient(x: Tensor, rows: Rows) -> Tensor:
@@ -38,7 +39,7 @@ def routed_linear(
     x: Tensor, weights: list[Tensor], frozen: list[Rows], axis: int, biases: list[Tensor], frozen_biases: list[Rows]
 ) -> Tensor:
     """x W^T + b with W and b in pieces, each frozen in its own rows."""
-    if len(weights) == 1 and not any(rows is not False for rows in (*frozen, *frozen_biases)):
+    if len(weights) == 1 and all(rows is False for rows in (*frozen, *frozen_biases)):
         return torch.nn.functional.linear(x, weights[0], _join(biases, 0) if biases else None)
     y: Tensor = _RoutedLinear.apply(x, axis, len(weights), frozen, frozen_biases, *weights, *biases)  # type: ignore[no-untyped-call]
     return y
@@ -85,7 +86,7 @@ class _RoutedLinear(torch.autograd.Function):
 def _weight_gradients(x: Tensor, g: Tensor, sizes: list[int], axis: int, frozen: list[Rows]) -> list[Tensor | None]:
     """g^T x per piece, over the rows that may update it; None where none may."""
     shared, parted = (x, g) if axis == OUTPUT else (g, x)
-    if not any(rows is not False for rows in frozen):
+    if all(rows is False for rows in frozen):
         return list(_piece(shared, parted, 0, sum(sizes), axis).split_with_sizes(sizes, axis))
     gradients: list[Tensor | None] = []
     start = 0

@@ -79,7 +79,16 @@ class InputSplit(nn.Module):
 
 def gate(x: Tensor, units: Pieces, route: Route) -> Tensor:
     """Outputs of heads or units, zero where they are hidden and constant where they are detached."""
-    return hide(stop_gradient(x, in_columns(route.detach, x, units)), in_columns(route.hide, x, units))
+    if torch.compiler.is_compiling():  # a mask over all columns costs nothing then, and joining pieces a pass
+        return hide(stop_gradient(x, in_columns(route.detach, x, units)), in_columns(route.hide, x, units))
+    if not any(unit.part in route.hide or unit.part in route.detach for unit in units):
+        return x
+    pieces = zip(units, x.split_with_sizes([unit.size for unit in units], -1), strict=True)
+    return torch.cat([_gate_piece(piece, unit.part, route) for unit, piece in pieces], -1)
+
+
+def _gate_piece(piece: Tensor, part: str, route: Route) -> Tensor:
+    return hide(stop_gradient(piece, route.detach.get(part, False)), route.hide.get(part, False))
 
 
 def in_columns(rows_of: Mapping[str, Rows], x: Tensor, units: Pieces) -> Rows:
@@ -89,7 +98,8 @@ def in_columns(rows_of: Mapping[str, Rows], x: Tensor, units: Pieces) -> Rows:
     for unit in units:
         rows, end = rows_of.get(unit.part, False), start + unit.size
         if rows is not False:
-            found = found | (rows & (column >= start) & (column < end))
+            here = rows & ((column >= start) & (column < end))
+            found = here if found is False else found | here
         start = end
     return found
 

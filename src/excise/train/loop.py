@@ -19,6 +19,7 @@ from excise.data.dataset import Data
 from excise.data.loader import Loader
 from excise.labels import JOINT, RETAIN, part_of
 from excise.model.gpt import GPT, compile_blocks
+from excise.routing.kernels import HAS_KERNELS
 from excise.train.checkpoint import (
     Done,
     checkpoint_at,
@@ -31,7 +32,7 @@ from excise.train.checkpoint import (
 from excise.train.recorded import RecordedPasses
 from excise.train.run import DataDigests, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
-from excise.train.step import accumulate, clip_by_part
+from excise.train.step import Passes, accumulate_passes, clip_by_part
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,12 @@ def pick_device(name: str) -> torch.device:
     """The device of this name, or the best one there is for `auto`."""
     if not has_device(name):
         raise ValueError(f"train.device={name!r} is not on this machine; set it to 'auto', which takes what is there")
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.index is not None:
+        torch.cuda.set_device(device)  # where kernels and streams go that are not told otherwise
+    return device
 
 
 def has_device(name: str) -> bool:
@@ -87,7 +93,8 @@ def has_bfloat16(device: torch.device) -> bool:
 
 def compiles(config: TrainConfig, device: torch.device, n_steps: int) -> bool:
     """Whether a run of so many steps compiles its blocks."""
-    return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and n_steps >= 1000)
+    worth_it = HAS_KERNELS and device.type == "cuda" and n_steps >= 1000
+    return config.compile == "on" or (config.compile == "auto" and worth_it)
 
 
 def resolve(run: RunConfig, files: RunDirectory | None) -> RunConfig:
@@ -146,12 +153,11 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         logger.info("training on %s in %s", device, config.precision)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
-    passes = None
+    passes = Passes(model, run.routing, autocast(config, device))
     if compiles(config, device, n_steps - done.step):
         compile_blocks(model)
-        if device.type == "cuda":
-            shape = (run.batch.rows_per_micro_batch, run.batch.context)
-            passes = RecordedPasses(model, run.routing, autocast(config, device), shape)
+    if device.type == "cuda" and config.compile != "off" and done.step < n_steps:
+        passes = RecordedPasses(passes, (run.batch.rows_per_micro_batch, run.batch.context))
 
     steps = range(done.step, n_steps)
     with interrupts_deferred() as interrupted:
@@ -159,31 +165,29 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
             rate = learning_rate(step, n_steps, peak=config.learning_rate, warmup_steps=config.warmup_steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["relative_rate"]
-            loss = accumulate(
-                model,
-                batches,
-                run.routing,
-                autocast(config, device),
-                zero_instead=config.paper_faithful_optimizer,
-                passes=passes,
-            )
+            loss = accumulate_passes(passes, batches, zero_instead=config.paper_faithful_optimizer)
             if config.clip_norm:
                 clip_by_part(model, config.clip_norm)
             optimizer.step()
             tokens += loss.n_predicted
 
+            logs = due(step + 1, config.log_every, n_steps) or is_evaluation(step + 1, n_steps, config.evaluations)
+            saves = due(step + 1, config.checkpoint_every, n_steps)
+            if device.type == "cuda" and (logs or saves or interrupted()):
+                torch.cuda.synchronize()  # or the time would be that of telling it what to do
             done = Done(step=step + 1, tokens=tokens, seconds=round(time.perf_counter() - start, 3))
-            if due(done.step, config.log_every, n_steps) or is_evaluation(done.step, n_steps, config.evaluations):
-                if not math.isfinite(loss.mean):
-                    raise ValueError(f"the loss is {loss.mean} at step {done.step}; try a lower train.learning_rate")
-                record: dict[str, Any] = {**asdict(done), "loss": loss.mean, "learning_rate": rate}
+            if logs:
+                mean = loss.mean
+                if not math.isfinite(mean):
+                    raise ValueError(f"the loss is {mean} at step {done.step}; try a lower train.learning_rate")
+                record: dict[str, Any] = {**asdict(done), "loss": mean, "learning_rate": rate}
                 for listener in listeners:
-                    record |= listener(Progress(model, done, n_steps, loss.mean, record)) or {}
+                    record |= listener(Progress(model, done, n_steps, mean, record)) or {}
                 if files:
                     files.log(record)
                 start += time.perf_counter() - start - done.seconds  # listeners do not count as training
             stop = interrupted()
-            if files and (stop or due(done.step, config.checkpoint_every, n_steps)):
+            if files and (stop or saves):
                 save_checkpoint(checkpoint_at(files.checkpoints, done.step), model, optimizer, done)
                 if not config.keep_checkpoints:
                     drop_earlier(files.checkpoints)

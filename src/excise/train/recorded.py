@@ -1,6 +1,5 @@
 """Passes that a GPU replays instead of being told each kernel, because for a small model the telling takes longer."""
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +7,7 @@ import torch
 from torch import Tensor
 
 from excise.data.packing import Batch
-from excise.model.gpt import GPT
-from excise.routing.rules import Effect, RoutingConfig
+from excise.routing.rules import Effect
 from excise.train.step import Passes
 
 WARM_UP_PASSES = 2
@@ -35,12 +33,10 @@ class Recording:
 class RecordedPasses(Passes):
     """Passes recorded as a CUDA graph once for each kind of micro-batch; those of another shape are done as usual."""
 
-    def __init__(
-        self, model: GPT, routing: RoutingConfig, autocast: AbstractContextManager[None], shape: tuple[int, int]
-    ) -> None:
-        super().__init__(model, routing, autocast)
+    def __init__(self, plain: Passes, shape: tuple[int, int]) -> None:
+        super().__init__(plain.model, plain.routing, plain.autocast)
         self.shape = shape
-        self.gradients = {parameter: torch.zeros_like(parameter) for parameter in model.parameters()}
+        self.gradients = {parameter: torch.zeros_like(parameter) for parameter in self.model.parameters()}
         self.recordings: dict[Effect | None, Recording] = {}
 
     def clear(self) -> None:
@@ -58,7 +54,7 @@ class RecordedPasses(Passes):
         return self.recordings[kind].replay(batch, share)
 
     def _kind(self, batch: Batch) -> Effect | None:
-        """What happens to all rows of a batch, or nothing where that differs: batches of a kind are the same work."""
+        """What happens to all rows of a batch, or None where that differs: batches of a kind are the same work."""
         effects = {self.routing.effects[label] for label in batch.label_ids}
         return effects.pop() if len(effects) == 1 else None
 

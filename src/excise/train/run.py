@@ -50,7 +50,8 @@ class TrainConfig:
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` and so on; `auto` takes a GPU where there is one."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether the blocks are compiled, which takes up to a minute; `auto` means on a GPU, from 1,000 steps on."""
+    """Whether the blocks are compiled, which takes up to a minute; `auto` means on a GPU, from 1,000 steps on. A GPU also
+    replays recorded passes, compiled or not, except with `off`."""
     seed: int = 0
     log_every: int = 10
     evaluations: int = 0

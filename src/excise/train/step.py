@@ -105,15 +105,18 @@ def accumulate(
     autocast: AbstractContextManager[None] | None = None,
     *,
     zero_instead: bool = False,
-    passes: Passes | None = None,
 ) -> StepLoss:
     """Leave the gradients of a whole step in the model, divided once by its number of predicted tokens."""
-    passes = passes or Passes(model, routing, autocast)
+    return accumulate_passes(Passes(model, routing, autocast), batches, zero_instead=zero_instead)
+
+
+def accumulate_passes(passes: Passes, batches: Sequence[Batch], *, zero_instead: bool = False) -> StepLoss:
+    """The same by passes that are there already."""
     passes.clear()
     n_predicted = sum(batch.n_predicted for batch in batches)
     total = torch.zeros((), device=batches[0].tokens.device)
     for batch in batches:
         total += passes(batch, 1 / n_predicted)
-    touched = touched_parts(frozenset().union(*(batch.label_ids for batch in batches)), routing)
-    hold_still(model, touched, zero_instead=zero_instead)
+    touched = touched_parts(frozenset().union(*(batch.label_ids for batch in batches)), passes.routing)
+    hold_still(passes.model, touched, zero_instead=zero_instead)
     return StepLoss(total, n_predicted)

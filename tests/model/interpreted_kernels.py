@@ -1,0 +1,43 @@
+"""The arithmetic of the kernels in Triton's interpreter; test_kernels.py runs this file in a process of its own."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from excise.model.attention import _masked, masked_pattern, pattern_of
+from excise.model.attention_kernels import attend_inside
+from excise.routing import head_kernels
+from tests.small import batch_of, random_documents
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("head_size", [4, 24])
+def test_the_attention_kernels_are_masked_attention(head_size, local):
+    documents = random_documents(12, longest=90)
+    batch = batch_of(documents, [[0] * len(document) for document in documents], 150)
+    masks, spans = masked_pattern(batch.documents, window=40), pattern_of(batch.documents, window=40)
+    mask, span = (masks.nearby, spans.nearby) if local else (masks.everywhere, spans.everywhere)
+    qkv = torch.randn(*batch.tokens.shape, 2, 3, head_size, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    expected = _masked(qkv, mask, mixed_documents=False)
+    away = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    (expected_gradient,) = torch.autograd.grad(expected, qkv, away)
+    found, _ = attend_inside(qkv, span.first, span.last)
+    (gradient,) = torch.autograd.grad(found, qkv, away)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_the_kernels_of_the_head_are_cross_entropy(narrow, monkeypatch):
+    monkeypatch.setattr(head_kernels, "is_narrow", lambda d_model, dtype: narrow)
+    generator, (N, V, W, D) = torch.Generator().manual_seed(0), (150, 700, 704, 24)
+    hidden, head, bias = (torch.randn(shape, generator=generator) for shape in ((N, D), (W, D), (W,)))
+    bias[V:] = torch.finfo(torch.bfloat16).min / 2
+    targets = torch.randint(0, V, (N,), generator=generator)
+    logits = (hidden @ head[:V].T + bias[:V]).requires_grad_()
+    expected = cross_entropy(logits, targets, reduction="none")
+    losses = torch.empty(N)
+    gradient = head_kernels.losses_and_gradients(hidden, head, bias, targets, V, losses)
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradient[:, :V], torch.autograd.grad(expected.sum(), logits)[0], rtol=1e-4, atol=1e-6)
+    assert not gradient[:, V:].any()

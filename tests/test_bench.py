@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from excise import bench as benches
-from excise.bench import BILINGUAL_MIX, MIXED, PLAIN, REFERENCE, SINGLE, SINGLE_LABELS, BenchConfig, bench, documents
+from excise.bench import (
+    BILINGUAL_MIX,
+    MIXED,
+    N_STEPS,
+    PLAIN,
+    REFERENCE,
+    SINGLE,
+    SINGLE_LABELS,
+    BenchConfig,
+    bench,
+    documents,
+)
 from excise.model.gpt import GPTConfig
 
 SMALLEST = GPTConfig(vocabulary_size=64, context=16, n_layers=2, d_model=16, n_heads=4, d_mlp=80)
@@ -32,7 +43,7 @@ def test_every_kind_of_step_is_timed_against_plain_training():
 
 def test_documents_are_labelled_in_the_shares_of_the_mix():
     corpus = documents(BenchConfig(rows=100), BILINGUAL_MIX)
-    assert np.bincount(corpus.labels).tolist() == [29, 10, 61]
+    assert np.bincount(corpus.labels).tolist() == [N_STEPS * share for share in (29, 10, 61)]
     assert set(corpus.lengths) == {SMALLEST.context + 1}
 
 

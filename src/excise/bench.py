@@ -4,6 +4,7 @@ All variants are timed side by side in one process, on the same rows, and agains
 machine was seen to do in the same run. Tokens are real ones: padding does not count.
 """
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from excise.data.packing import IGNORED, Corpus, collate, evaluation_batches, truncate
+from excise.data.loader import BatchConfig, Loader
+from excise.data.packing import IGNORED, Corpus, collate, truncate
 from excise.extras import needs
 from excise.model.gpt import GPT, GPTConfig, compile_blocks, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
@@ -41,6 +43,8 @@ BILINGUAL_MIX, WIKIPEDIA_MIX = (0.29, 0.10, 0.61), (0.86, 0.10, 0.04)
 PLAIN, MIXED, SINGLE, REFERENCE = "plain training", "SGTM, mixed rows", "SGTM, one label a micro-batch", "reference"
 SINGLE_LABELS = ("unlabeled micro-batch", "retain micro-batch", "forget micro-batch")
 FORGET_UNITS = 64
+N_STEPS = 8
+"""Steps in an epoch."""
 STEPS_IN_A_ROW = {"cpu": 1, "cuda": 5}
 """A GPU is given its next step while it does the one before, as in training."""
 
@@ -98,7 +102,7 @@ Step = Callable[[], object]
 class Variant:
     """What is known of a kind of step, and the real tokens in it."""
 
-    n_tokens: int
+    n_tokens: float
     first: float
     memory: float | None
     seconds: list[float]
@@ -137,7 +141,7 @@ def bench(config: BenchConfig) -> BenchResults:
 
 
 def measured(
-    kinds: Mapping[str, Callable[[], tuple[Step, int]]], rounds: int, device: torch.device
+    kinds: Mapping[str, Callable[[], tuple[Step, float]]], rounds: int, device: torch.device
 ) -> dict[str, Variant]:
     """Kinds of step that take turns, after first steps that compile them."""
     steps = {name: make() for name, make in kinds.items()}
@@ -152,7 +156,7 @@ def measured(
     return found
 
 
-def warmed_up(step: Step, n_tokens: int, device: torch.device) -> Variant:
+def warmed_up(step: Step, n_tokens: float, device: torch.device) -> Variant:
     """What the first steps tell: how long one takes to compile, and how much memory is held."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -188,13 +192,13 @@ def label_mix(config: BenchConfig) -> tuple[float, ...]:
 
 def variants(
     config: BenchConfig, train: TrainConfig, device: torch.device
-) -> dict[str, Callable[[], tuple[Step, int]]]:
+) -> dict[str, Callable[[], tuple[Step, float]]]:
     """What makes each kind of step."""
     embeddings: Any = "retain" if label_mix(config) == WIKIPEDIA_MIX else "joint"
     routing = RoutingConfig(domains=("forget",), forget_heads=1, forget_units=FORGET_UNITS, embeddings=embeddings)
     plain = RoutingConfig(rule="none", domains=("forget",))
 
-    def ours(routing: RoutingConfig, mix: Sequence[float]) -> Callable[[], tuple[Step, int]]:
+    def ours(routing: RoutingConfig, mix: Sequence[float]) -> Callable[[], tuple[Step, float]]:
         return lambda: stepper(config, train, device, routing, mix)
 
     made = {PLAIN: ours(plain, label_mix(config)), MIXED: ours(routing, label_mix(config))}
@@ -207,27 +211,29 @@ def variants(
 
 def stepper(
     config: BenchConfig, train: TrainConfig, device: torch.device, routing: RoutingConfig, mix: Sequence[float]
-) -> tuple[Step, int]:
-    """A whole training step of ours on packed rows."""
+) -> tuple[Step, float]:
+    """A whole training step of ours on packed rows, which are read while the steps before are done."""
     size, _ = SIZES[config.size]
     parts = partition(routing, n_layers=size.n_layers, n_heads=size.n_heads, d_mlp=size.d_mlp)
     model = GPT(size, parts).to(device)
     if config.compile:
         compile_blocks(model)
     optimizer = build_optimizer(model, train)
-    batch = next(evaluation_batches(documents(config, mix), size.context, n_rows(config))).to(device)
+    rows = BatchConfig(context=size.context, rows_per_step=n_rows(config), rows_per_micro_batch=n_rows(config))
+    loader = Loader(documents(config, mix), rows, seed=0)
+    batches = loader.steps(itertools.count(), device)
     passes = Passes(model, routing, autocast(train, device))
     if config.compile and device.type == "cuda":
         passes = RecordedPasses(passes, (n_rows(config), size.context))
 
     def step() -> None:
-        accumulate_passes(passes, [batch])
+        accumulate_passes(passes, next(batches))
         optimizer.step()
 
-    return step, batch.n_predicted
+    return step, loader.tokens_per_epoch / loader.steps_per_epoch
 
 
-def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.device) -> tuple[Step, int]:
+def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.device) -> tuple[Step, float]:
     """The same model as the field trains it: a document a row, padded, all logits at once, gradients zeroed by hand."""
     transformers, (size, _) = needs("transformers", "hf"), SIZES[config.size]
     neo = transformers.GPTNeoConfig(
@@ -277,14 +283,14 @@ def n_rows(config: BenchConfig) -> int:
 
 
 def documents(config: BenchConfig, mix: Sequence[float]) -> Corpus:
-    """Enough random documents for a step, labelled in these shares."""
+    """Enough random documents for some steps, labelled in these shares."""
     (size, _), random = SIZES[config.size], np.random.default_rng(0)
-    n_pairs = n_rows(config) * size.context
+    n = N_STEPS * n_rows(config)
     if config.documents == "full":
-        lengths = np.full(n_rows(config), size.context + 1)
+        lengths = np.full(n, size.context + 1)
     else:
         # English and Spanish stories have 220 and 339 tokens on average.
-        means = random.choice([220, 339], n_pairs // 100)
+        means = random.choice([220, 339], n * size.context // 280)
         lengths = random.gamma(4.0, means / 4).astype(int).clip(8, size.context + 1)
     texts = [random.integers(0, size.vocabulary_size, n).tolist() for n in lengths]
     bounds = np.round(np.cumsum(mix) * len(texts))

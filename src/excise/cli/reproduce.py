@@ -112,12 +112,14 @@ def draw(arguments: ReproduceArguments, sources: "Sources", listeners: "Listener
 def show_list(arguments: ReproduceArguments, sources: "Sources", console: Console, adapt: "Shorten") -> None:
     """The figures and what each would take, in columns that fit a narrow terminal, with the titles between them."""
     from excise.recipes.figures import FIGURES
+    from excise.recipes.figures.beyond import origin_of
     from excise.recipes.figures.costs import cost, speed_of
     from excise.recipes.figures.plan import choose, plan
-    from excise.recipes.reproduce import done_of
+    from excise.recipes.reproduce import done_of, located
 
     names = choose(arguments.figures or ("all",))
     planned = plan(names, arguments.scale, sources, seeds=arguments.seeds or None, shorten=adapt)
+    planned = located(planned, origin_of)  # mixed documents need not be made for an estimate
     speed, timed = speed_of(planned)
     done = done_of(planned, arguments.directory)
     width = max(map(len, (*names, "together")))

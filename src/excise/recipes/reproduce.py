@@ -10,6 +10,7 @@ not opened again then, so that results travel without checkpoints.
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from excise.evals.results import Results, add_measures, read_results, same_sourc
 from excise.evals.run import Subject, open_run
 from excise.evals.tradeoff import Tradeoff
 from excise.recipes.figures import FIGURES
+from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.measured import ALL_MEASURES
 from excise.recipes.figures.plan import Plan, Run, Shorten, choose, name_of, needs, plan
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
@@ -58,9 +60,10 @@ def reproduce(
 ) -> list[Path]:
     """Do all runs of some figures that are not done yet, and write each figure as soon as its runs are there."""
     names = choose(names, figures)
-    planned = plan(names, scale, sources, seeds=seeds, shorten=shorten, figures=figures)
+    mixed = MixedSources(directory / "data")
+    planned = located(plan(names, scale, sources, seeds=seeds, shorten=shorten, figures=figures), mixed.locate)
     work = Workshop(planned, directory / "runs", CALIBRATE[scale])
-    work.check_sources()
+    work.check_sources(mixed)
     paths = {name: directory / "figures" / f"{name}.json" for name in names}
     drawn: set[str] = set()
 
@@ -88,6 +91,15 @@ def reproduce(
             work.drop_checkpoints()
         draw_finished()
     return list(paths.values())
+
+
+def located(planned: Plan, locate: Callable[[RunConfig], RunConfig]) -> Plan:
+    """The same runs, their data in other places, of which their names do not tell."""
+
+    def moved(run: Run) -> Run:
+        return replace(run, planned=replace(run.planned, config=locate(run.planned.config)))
+
+    return replace(planned, runs={name: moved(run) for name, run in planned.runs.items()})
 
 
 class Workshop:
@@ -122,11 +134,11 @@ class Workshop:
 
         return [attack for attack in run.planned.attacks if kind(attack) not in known]
 
-    def check_sources(self) -> None:
-        """Say before any work which data are not there."""
-        for run in self.plan.runs.values():
-            source = run.planned.config.data.source
-            if source not in EMBEDDED and not Path(source).is_dir() and not self.is_done(run):
+    def check_sources(self, mixed: MixedSources) -> None:
+        """Make the data that can be made, and say before any other work which are not there."""
+        for run in (run for run in self.plan.runs.values() if not self.is_done(run)):
+            source = mixed.make(run.planned.config.data.source)
+            if source not in EMBEDDED and not Path(source).is_dir():
                 raise ValueError(
                     f"there is no prepared data at {source!r}; write it with excise prepare and name the folder "
                     "(--bilingual, --topics, --bilingual-sizes, --topics-sizes)"

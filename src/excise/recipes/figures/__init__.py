@@ -6,7 +6,18 @@ To add some, write a module with a tuple FIGURES, as `bilingual` is, and name it
 import re
 from collections.abc import Mapping
 
-from excise.recipes.figures import bilingual, gradient_norms, leakage, surface, tables
+from excise.recipes.figures import (
+    beyond,
+    bilingual,
+    frontier,
+    gradient_norms,
+    leakage,
+    surface,
+    tables,
+    topics,
+    topics_attacks,
+    topics_penalty,
+)
 from excise.recipes.figures.planned import Figure
 
 
@@ -16,7 +27,18 @@ def _place(figure: Figure) -> tuple[str, int, str]:
     return (found[1], int(found[2]), found[3]) if found else ("then", 0, "")
 
 
-MODULES = (bilingual, gradient_norms, leakage, surface, tables)
+MODULES = (
+    bilingual,
+    gradient_norms,
+    leakage,
+    surface,
+    tables,
+    topics,
+    topics_attacks,
+    topics_penalty,
+    frontier,
+    beyond,
+)
 FIGURES: Mapping[str, Figure] = {
     figure.name: figure for figure in sorted((figure for module in MODULES for figure in module.FIGURES), key=_place)
 }

@@ -24,22 +24,21 @@ Sets = tuple[str, str]
 """The test sets of retain and of forget loss."""
 
 
-def curve_of(run: FinishedRun, sets: Sets) -> Curve:
-    def calibrated(point: Mapping[str, Any], name: str) -> float:
-        return float(point["losses"][name]["calibrated"])
+def curve_of(run: FinishedRun, sets: Sets, stage: str = "calibrated") -> Curve:
+    def loss(point: Mapping[str, Any], name: str) -> float:
+        return float(point["losses"][name][stage])
 
     retain, forget = sets
-    points = run.results.measures["tradeoff"]
-    return [(point["share"], calibrated(point, retain), calibrated(point, forget)) for point in points]
+    return [(point["share"], loss(point, retain), loss(point, forget)) for point in run.results.measures["tradeoff"]]
 
 
-def tradeoff_series(method: str, label: str, group: Group, sets: Sets) -> Series:
+def tradeoff_series(method: str, label: str, group: Group, sets: Sets, stage: str = "calibrated") -> Series:
     """Forget loss over retain loss while a method trains, a point for each evaluation; the last is its end."""
     points = []
-    for of_seeds in zip(*(curve_of(run, sets) for run in group), strict=True):
+    for of_seeds in zip(*(curve_of(run, sets, stage) for run in group), strict=True):
         shares, x, y = zip(*of_seeds, strict=True)
         points.append(Point(over_seeds(x), over_seeds(y), f"{np.mean(shares):.0%} of training"))
-    return Series(method, label, points)
+    return Series(method, label, points, star=True)
 
 
 def equal_share_lines(groups: Mapping[str, Group], sets: Sets) -> list[Series]:

@@ -31,12 +31,15 @@ def loss(group: Group, name: str, stage: str = "calibrated") -> Estimate:
     return over_seeds([getattr(of, stage) for of in of_runs], document_error(of_runs[0], stage))
 
 
-def loss_difference(group: Group, other: Group, name: str, stage: str = "calibrated") -> Estimate:
-    """How much higher the loss of a run is than another's, seed by seed.
+def loss_difference(
+    group: Group, other: Group, name: str, stage: str = "calibrated", *, table: str = "sets"
+) -> Estimate:
+    """How much higher the loss of a run is than another's, seed by seed; by the mean over categories where the table is
+    `category_means`.
 
     Of one seed, the errors over documents are taken as independent, which is cautious: the documents are the same.
     """
-    mine, theirs = ([run.losses.sets[name] for run in one] for one in (group, other))
+    mine, theirs = ([getattr(run.losses, table)[name] for run in one] for one in (group, other))
     differences = [getattr(a, stage) - getattr(b, stage) for a, b in zip(mine, theirs, strict=True)]
     return over_seeds(differences, math.hypot(*(document_error(of[0], stage) for of in (mine, theirs))))
 

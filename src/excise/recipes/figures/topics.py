@@ -1,0 +1,305 @@
+"""Removing a subject from a model of Wikipedia (paper, section 5.2, appendices A and H): figures 1, 7 and 13."""
+
+from collections.abc import Mapping, Sequence
+
+from excise.evals.figure import Estimate, PaperClaim, Plot, Scale
+from excise.recipes.figures.curves import (
+    Sets,
+    curve_of,
+    equal_share_lines,
+    lead_claim,
+    share_of_training,
+    tradeoff_series,
+    with_curve,
+)
+from excise.recipes.figures.estimates import (
+    LOSS,
+    claim_all_above,
+    claim_all_below,
+    is_below,
+    loss_difference,
+    over_seeds,
+)
+from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
+from excise.recipes.figures.topics_runs import EVALUATIONS, SEEDS, Filter, setup, standard, variant
+from excise.routing.rules import RuleName
+from excise.train.run import RunConfig
+
+ADJACENT, GENERAL = "adjacent", "general"
+FILTERS: Mapping[str, Filter] = {"weak_filter": "weak", "strict_filter": "strict", "no_filter": "none"}
+LABELS = {"sgtm": "SGTM", "weak_filter": "Weak filter", "strict_filter": "Strict filter", "no_filter": "No filter"}
+LOOKS_LIKE = {"sgtm_joint_down_projection": "sgtm_joint_projection"}
+"""Methods that share a colour, of which the second is dashed."""
+SMALL_PENALTY = 10.0
+"""In percent: what counts as a small compute penalty."""
+
+
+def main_runs(base: RunConfig, scale: Scale) -> dict[str, RunConfig]:
+    """SGTM, both filters, and no filter."""
+    return {"sgtm": base} | {name: standard(base, which, scale) for name, which in FILTERS.items()}
+
+
+def followed(configs: Mapping[str, RunConfig], scale: Scale) -> dict[str, PlannedRun]:
+    """Runs with a trade-off curve."""
+    measures = ("losses", "tradeoff")
+    return {
+        name: with_curve(PlannedRun(config=config, seeds=SEEDS[scale], measures=measures), EVALUATIONS[scale])
+        for name, config in configs.items()
+    }
+
+
+def tradeoff_plots(of: Mapping[str, Group], domain: str, labels: Mapping[str, str], *, lines: bool) -> list[Plot]:
+    """Forget loss over general and over adjacent loss; as in the paper, lines of equal compute are in the first alone."""
+
+    def plot(name: str) -> Plot:
+        series = [
+            tradeoff_series(LOOKS_LIKE.get(method, method), label, of[method], (name, domain))
+            for method, label in labels.items()
+        ]
+        if lines and name == GENERAL:
+            series += equal_share_lines(of, (name, domain))
+        return Plot(f"{name.capitalize()} knowledge", f"retain loss ({name})", f"forget loss ({domain})", series)
+
+    return [plot(GENERAL), plot(ADJACENT)]
+
+
+# --- Figures 1 and 13: SGTM against filters --------------------------------------------------------------------------
+
+
+def lead_claims(of: Mapping[str, Group], domain: str, figure: str, others: Sequence[str]) -> list[PaperClaim]:
+    """SGTM leads at equal general loss and at equal adjacent loss."""
+    return [
+        lead_claim(
+            f"SGTM has a better trade-off than the {LABELS[other].lower()} on {name} knowledge",
+            f"higher forget loss at any retain loss ({figure})",
+            of["sgtm"],
+            of[other],
+            (name, domain),
+        )
+        for name in (GENERAL, ADJACENT)
+        for other in others
+    ]
+
+
+def end_claims(of: Mapping[str, Group], domain: str, section: str) -> list[PaperClaim]:
+    """Where SGTM ends its training."""
+    raised = loss_difference(of["sgtm"], of["no_filter"], GENERAL)
+    return [
+        claim_all_above(
+            "SGTM ends with a higher forget loss than both filters",
+            f"higher than both ({section})",
+            [loss_difference(of["sgtm"], of[other], domain) for other in ("weak_filter", "strict_filter")],
+            LOSS,
+            "the smaller difference, SGTM - filter",
+        ),
+        claim_all_above(
+            "SGTM ends with a higher general loss than training without a filter",
+            f"slightly higher ({section})",
+            [raised],
+            LOSS,
+            "SGTM - no filter",
+        ),
+    ]
+
+
+def penalty_on_curve(sgtm: Group, no_filter: Group, sets: Sets) -> Estimate:
+    """The percentage of its training that the run without a filter did not need for SGTM's retain loss; 0 where it never
+    had a loss as low. Its rate has not come down to zero by then, so a run of just that length needs less still."""
+    pairs = zip(sgtm, no_filter, strict=True)
+    ends = [(curve_of(baseline, sets), run.losses.sets[sets[0]].calibrated) for run, baseline in pairs]
+    return over_seeds([100 * (1 - share_of_training(curve, end)) for curve, end in ends])
+
+
+def biology_claims(of: Mapping[str, Group]) -> list[PaperClaim]:
+    """What section 5.2 says of biology beside."""
+    domain = "biology"
+    penalty = penalty_on_curve(of["sgtm"], of["no_filter"], (GENERAL, domain))
+
+    def difference(one: str, other: str, name: str) -> Estimate:
+        return loss_difference(of[one], of[other], name)
+
+    return [
+        PaperClaim(
+            "SGTM costs little compute on general knowledge",
+            "5 % (section 5.2), 6 % (section 1), by scaling laws",
+            penalty,
+            "% of the training without a filter",
+            is_below(penalty, SMALL_PENALTY),
+            f"what was left when it had SGTM's general loss, at least 0; holds below {SMALL_PENALTY:g} %; figure 9 has it "
+            "by scaling laws",
+        ),
+        claim_all_above(
+            "The strict filter forgets more than the weak one",
+            "stronger forgetting (section 5.2)",
+            [difference("strict_filter", "weak_filter", domain)],
+            LOSS,
+            "strict - weak, biology",
+        ),
+        claim_all_below(
+            "Both filters end with a lower general loss than training without a filter",
+            "lower (section 5.2)",
+            [difference(name, "no_filter", GENERAL) for name in ("weak_filter", "strict_filter")],
+            LOSS,
+            "the larger difference, filter - no filter",
+        ),
+        claim_all_above(
+            "SGTM's loss on adjacent knowledge is between those of the weak and the strict filter",
+            "between (section 5.2)",
+            [difference("sgtm", "weak_filter", ADJACENT), difference("strict_filter", "sgtm", ADJACENT)],
+            LOSS,
+            "the smaller of SGTM - weak and strict - SGTM",
+        ),
+        claim_all_above(
+            "The weak filter costs some adjacent knowledge",
+            "higher than no filter (section 5.2)",
+            [difference("weak_filter", "no_filter", ADJACENT)],
+            LOSS,
+            "weak - no filter",
+        ),
+        lead_claim(
+            "The weak filter has a better trade-off than the strict one on adjacent knowledge",
+            "better (section 5.2)",
+            of["weak_filter"],
+            of["strict_filter"],
+            (ADJACENT, domain),
+        ),
+    ]
+
+
+def draw_biology(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    domain = "biology"
+    claims = lead_claims(runs, domain, "figure 1", ("weak_filter", "strict_filter"))
+    claims += end_claims(runs, domain, "section 5.2") + biology_claims(runs)
+    return Drawing(tradeoff_plots(runs, domain, LABELS, lines=True), claims)
+
+
+def draw_military(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    domain = "military"
+    claims = lead_claims(runs, domain, "figure 13", ("weak_filter", "strict_filter"))
+    return Drawing(tradeoff_plots(runs, domain, LABELS, lines=False), claims + end_claims(runs, domain, "appendix H"))
+
+
+CAPTION = (
+    "Calibrated losses after ablation while each method trains, a point at equal intervals; stars are the ends. Losses of "
+    "general and adjacent articles are means over all their tokens."
+)
+
+FIGURE_1 = Figure(
+    name="figure-1",
+    title="Trade-off when biology is removed",
+    section="5.2",
+    caption=f"{CAPTION} Grey lines join equal compute.",
+    runs=lambda scale, sources: followed(main_runs(setup(scale, sources), scale), scale),
+    draw=draw_biology,
+)
+FIGURE_13 = Figure(
+    name="figure-13",
+    title="Trade-off when military affairs are removed",
+    section="appendix H",
+    caption=CAPTION,
+    runs=lambda scale, sources: followed(main_runs(setup(scale, sources, "military"), scale), scale),
+    draw=draw_military,
+)
+
+# --- Figure 7: variants of gradient routing --------------------------------------------------------------------------
+
+VARIANTS: Mapping[RuleName, str] = {
+    "gradient_routing": "Gradient Routing",
+    "activation_masking": "Activation Masking",
+    "sgtm_joint_projection": "SGTM, joint projection",
+    "sgtm_joint_attention": "SGTM, joint attention",
+    "sgtm_joint_down_projection": "SGTM, joint down-projection",
+    "sgtm_joint_embeddings": "SGTM, joint embeddings",
+}
+"""The last two are of appendix C."""
+JOINT = ("sgtm_joint_projection", "sgtm_joint_attention")
+EARLY = 50.0
+
+
+def variant_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    base = setup(scale, sources)
+    return followed(main_runs(base, scale) | {rule: variant(base, rule, scale) for rule in VARIANTS}, scale)
+
+
+def draw_variants(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    sets = (GENERAL, "biology")
+    claims = [
+        lead_claim(
+            f"SGTM has a better trade-off than {VARIANTS[rule]}",
+            "better than all other variants (appendix A)",
+            runs["sgtm"],
+            runs[rule],
+            sets,
+        )
+        for rule in VARIANTS
+    ]
+    return Drawing(
+        tradeoff_plots(runs, sets[1], LABELS | {str(rule): label for rule, label in VARIANTS.items()}, lines=False),
+        [*claims, *_cost_claims(runs), *_joint_claims(runs)],
+    )
+
+
+def _cost_claims(runs: Mapping[str, Group]) -> list[PaperClaim]:
+    """Gradient Routing and Activation Masking train more slowly."""
+    sets = (GENERAL, "biology")
+    pairs = list(zip(runs["gradient_routing"], runs["weak_filter"], strict=True))
+    when = over_seeds([100 * share_of_training(curve_of(b, sets), a.losses.sets[GENERAL].calibrated) for a, b in pairs])
+    return [
+        PaperClaim(
+            "Gradient Routing ends at the general loss that the weak filter has early in its training",
+            "at 20 % of training (appendix A)",
+            when,
+            "% of the weak filter's training",
+            is_below(when, EARLY),
+            f"holds below {EARLY:g} %",
+        ),
+        claim_all_above(
+            "Gradient Routing and Activation Masking end with a higher general loss than the weak filter",
+            "less compute efficient (appendix A)",
+            [
+                loss_difference(runs[rule], runs["weak_filter"], GENERAL)
+                for rule in ("gradient_routing", "activation_masking")
+            ],
+            LOSS,
+            "the smaller difference, variant - weak filter",
+        ),
+    ]
+
+
+def _joint_claims(runs: Mapping[str, Group]) -> list[PaperClaim]:
+    """What the joint variants gain and lose."""
+    differences = [loss_difference(runs[rule], runs["sgtm"], name) for rule in JOINT for name in (GENERAL, ADJACENT)]
+    worse = [
+        lead_claim(
+            f"The {LABELS[name].lower()} has a better trade-off than {VARIANTS[rule]}",
+            "better than both joint variants (appendix A)",
+            runs[name],
+            runs[rule],
+            (GENERAL, "biology"),
+        )
+        for name in ("weak_filter", "strict_filter")
+        for rule in VARIANTS
+        if rule in JOINT
+    ]
+    return [
+        claim_all_below(
+            "Joint projections and joint attention end with lower losses than SGTM on general and adjacent knowledge",
+            "better final retain loss on both (appendix A)",
+            differences,
+            LOSS,
+            "the largest difference, variant - SGTM",
+        ),
+        *worse,
+    ]
+
+
+FIGURE_7 = Figure(
+    name="figure-7",
+    title="Variants of gradient routing when biology is removed",
+    section="appendix A",
+    caption=f"{CAPTION} Joint down-projections and joint embeddings are the configurations of appendix C.",
+    runs=variant_runs,
+    draw=draw_variants,
+)
+
+FIGURES = (FIGURE_1, FIGURE_7, FIGURE_13)

@@ -1,0 +1,337 @@
+"""What is left of a removed subject (paper, sections 5.3 and 5.4, appendix E): figures 6a, 6b and 12.
+
+Runs are compared in one direction only, so that none waits for one that waits for it: SGTM with no filter, and the filters
+with SGTM. What is told of SGTM against the weak filter is therefore read the other way round.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from excise.config import to_dict
+from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series
+from excise.recipes.figures.curves import tradeoff_series
+from excise.recipes.figures.estimates import is_above, is_below, over_seeds
+from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
+from excise.recipes.figures.topics import GENERAL, LABELS, followed, main_runs
+from excise.recipes.figures.topics_runs import ATTACKS, CHECKPOINTS, RMU, SEEDS, setup
+from excise.train.run import RunConfig
+
+DOMAIN = "biology"
+ATTACKED = {"sgtm": "SGTM", "weak_filter": "Weak filter", "strict_filter": "Strict filter", "rmu": "RMU"}
+FILTERS = ("weak_filter", "strict_filter")
+Runs = Mapping[str, Group]
+
+# --- Relearning ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Relearned:
+    """The strongest attack on a run."""
+
+    losses: Sequence[tuple[int, Mapping[str, float]]]
+    """At each evaluated step."""
+    steps: int
+    """The first at which the forget loss is down at the baseline's; the last one where it never is."""
+    reached: bool
+    baseline_loss: float
+    at_edge: bool
+
+
+def relearned(run: FinishedRun, scale: Scale, *, matched: bool = False) -> Relearned:
+    """The attack that this scale makes on a run, at its end or at a matched checkpoint."""
+    config = to_dict(ATTACKS[scale])
+    (found,) = [of for of in run.relearning if of["config"] == config and bool(of["matched_to"]) == matched]
+    (strongest,) = [attack for attack in found["attacks"] if attack["learning_rate"] == found["strongest"]]
+    losses = [(point["step"], point["losses"]) for point in strongest["points"]]
+    steps = found["relearning_steps"]
+    last = ATTACKS[scale].steps if steps is None else steps
+    return Relearned(losses, last, steps is not None, found["baseline_loss"], found["at_edge"])
+
+
+def relearning_plot(title: str, attacks: Mapping[str, Sequence[Relearned]]) -> Plot:
+    series = []
+    for method, of in attacks.items():
+        at_steps = zip(*([(step, losses[DOMAIN]) for step, losses in one.losses] for one in of), strict=False)
+        points = [
+            Point(Estimate(seeds[0][0]), over_seeds([loss for _, loss in seeds])) for seeds in map(list, at_steps)
+        ]
+        series.append(Series(method, ATTACKED[method], points))
+    level = float(np.mean([one.baseline_loss for of in attacks.values() for one in of]))
+    return Plot(title, "fine-tuning steps", "forget loss (biology)", series, levels={"No filter": level})
+
+
+def ratio_claim(
+    text: str, paper: str, attacks: Mapping[str, Sequence[Relearned]], other: str, scale: Scale, bound: float
+) -> PaperClaim:
+    """A claim that SGTM takes so many times the steps of another; of an attack that never arrives a bound is known."""
+    pairs = list(zip(attacks["sgtm"], attacks[other], strict=True))
+    every = ATTACKS[scale].evaluate_every
+    ratio = over_seeds([mine.steps / max(theirs.steps, every) for mine, theirs in pairs])
+    holds = is_above(ratio, bound)
+    if not all(theirs.reached for _, theirs in pairs):
+        holds = False if holds is False and all(mine.reached for mine, _ in pairs) else None
+    elif not all(mine.reached for mine, _ in pairs):
+        holds = holds or None
+    told = f"SGTM {steps_told(attacks['sgtm'])}, {ATTACKED[other]} {steps_told(attacks[other])} steps"
+    edge = "; a rate beyond those tried may be stronger" if any(a.at_edge or b.at_edge for a, b in pairs) else ""
+    why = f"{told}; holds above {bound:g}{edge}"
+    return PaperClaim(text, paper, ratio, f"times the steps of {ATTACKED[other]}", holds, why)
+
+
+def steps_told(attacks: Sequence[Relearned]) -> str:
+    mean = np.mean([one.steps for one in attacks])
+    return f"{mean:g}" if all(one.reached for one in attacks) else f"more than {mean:g}"
+
+
+def lead_steps(mine: Relearned, theirs: Relearned) -> int:
+    """The last evaluated step up to which the forget loss is above another's throughout; 0 where it never is."""
+    last = 0
+    for (step, losses), (_, others) in zip(mine.losses, theirs.losses, strict=False):
+        if losses[DOMAIN] <= others[DOMAIN]:
+            break
+        last = step
+    return last
+
+
+def lead_claim(text: str, paper: str, attacks: Mapping[str, Sequence[Relearned]], bound: float) -> PaperClaim:
+    """A claim that SGTM keeps above the strict filter for a good part of its way to the baseline."""
+    pairs = list(zip(attacks["sgtm"], attacks["strict_filter"], strict=True))
+    leads = [lead_steps(mine, theirs) for mine, theirs in pairs]
+    share = over_seeds([min(1.0, lead / max(1, mine.steps)) for lead, (mine, _) in zip(leads, pairs, strict=True)])
+    why = f"for {np.mean(leads):g} steps; holds above {bound:.2g} of the steps to the baseline"
+    return PaperClaim(text, paper, share, "of SGTM's steps", is_above(share, bound), why)
+
+
+# --- Figure 6a -------------------------------------------------------------------------------------------------------
+
+
+def attack_of(configs: Mapping[str, RunConfig], scale: Scale, match: RunConfig | None = None) -> PlannedAttack:
+    return PlannedAttack(config=ATTACKS[scale], baseline=configs["no_filter"], match=match)
+
+
+def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    configs, seeds = main_runs(setup(scale, sources), scale), SEEDS[scale]
+    attacks = (attack_of(configs, scale),)
+    planned = {name: PlannedRun(config=configs[name], seeds=seeds, attacks=attacks) for name in ("sgtm", *FILTERS)}
+    baseline = configs["no_filter"]
+    return planned | {
+        "rmu": PlannedRun(config=baseline, seeds=seeds, attacks=attacks, unlearning=RMU[scale]),
+        "no_filter": PlannedRun(config=baseline, seeds=seeds),
+    }
+
+
+def draw_relearning(runs: Runs, scale: Scale) -> Drawing:
+    attacks = {method: [relearned(run, scale) for run in runs[method]] for method in ATTACKED}
+    return Drawing(
+        [relearning_plot("Adversarial fine-tuning", attacks)],
+        [
+            ratio_claim(
+                "SGTM withstands fine-tuning much longer than RMU",
+                "7 times: 350 steps, 92M forget tokens; 50 steps, 13M (section 5.3)",
+                attacks,
+                "rmu",
+                scale,
+                3.0,
+            ),
+            ratio_claim(
+                "SGTM is as robust as the strict filter",
+                "350 steps both (section 5.3)",
+                attacks,
+                "strict_filter",
+                scale,
+                0.9,
+            ),
+            ratio_claim(
+                "SGTM is a little more robust than the weak filter",
+                "350 steps, 325 steps (section 5.3)",
+                attacks,
+                "weak_filter",
+                scale,
+                1.0,
+            ),
+            lead_claim(
+                "SGTM's forget loss is above the strict filter's at first",
+                "for the first 150 of 350 steps (figure 6a)",
+                attacks,
+                0.3,
+            ),
+        ],
+    )
+
+
+FIGURE_6A = Figure(
+    name="figure-6a",
+    title="Relearning of biology by fine-tuning",
+    section="5.3",
+    caption="Forget loss, not calibrated, while an attacker trains all parameters on as much biology as other text; of "
+    "several learning rates the strongest. The line is the loss of training without a filter.",
+    runs=relearning_runs,
+    draw=draw_relearning,
+)
+
+# --- Figure 12: the same from equal retain losses --------------------------------------------------------------------
+
+
+def matched_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    configs = main_runs(setup(scale, sources), scale)
+    planned = followed(configs, scale)
+    matched = (attack_of(configs, scale, match=configs["sgtm"]),)
+    planned["sgtm"] = replace(planned["sgtm"], attacks=(attack_of(configs, scale),))
+    return planned | {name: replace(_kept(planned[name], scale), attacks=matched) for name in FILTERS}
+
+
+def _kept(run: PlannedRun, scale: Scale) -> PlannedRun:
+    """The same run, with the checkpoints among which one is matched."""
+    train = replace(run.config.train, keep_checkpoints=True, checkpoint_every=CHECKPOINTS[scale])
+    return replace(run, config=replace(run.config, train=train))
+
+
+def draw_matched(runs: Runs, scale: Scale) -> Drawing:
+    attacks = {
+        method: [relearned(run, scale, matched=method != "sgtm") for run in runs[method]]
+        for method in ("sgtm", *FILTERS)
+    }
+    curves = [tradeoff_series(m, LABELS[m], runs[m], (GENERAL, DOMAIN), "ablated") for m in attacks]
+    starts = [Series(m, f"{LABELS[m]}, start", [_start(attacks[m])], line=False) for m in FILTERS]
+    return Drawing(
+        [
+            Plot("Where attacks start", "retain loss (general)", "forget loss (biology)", [*curves, *starts]),
+            relearning_plot("Adversarial fine-tuning", attacks),
+        ],
+        [
+            ratio_claim(
+                "SGTM is as robust as a weak filter of the same general loss",
+                "approximately the same number of steps (appendix E)",
+                attacks,
+                "weak_filter",
+                scale,
+                0.9,
+            ),
+            lead_claim(
+                "SGTM's forget loss is above that of a strict filter of the same general loss at first",
+                "for the first 100 steps or so (appendix E)",
+                attacks,
+                0.2,
+            ),
+        ],
+    )
+
+
+def _start(attacks: Sequence[Relearned]) -> Point:
+    first = [one.losses[0][1] for one in attacks]
+    x, y = (over_seeds([losses[name] for losses in first]) for name in (GENERAL, DOMAIN))
+    return Point(x, y, "start of the attack")
+
+
+FIGURE_12 = Figure(
+    name="figure-12",
+    title="Relearning from equal retain losses",
+    section="appendix E",
+    caption="Attacks on filters start from the checkpoint whose general loss is next above SGTM's. Losses are after "
+    "ablation and not calibrated; stars are the ends of training.",
+    runs=matched_runs,
+    draw=draw_matched,
+)
+
+# --- Figure 6b: losses token by token --------------------------------------------------------------------------------
+
+
+def token_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    configs = main_runs(setup(scale, sources), scale)
+    against = {"sgtm": configs["no_filter"], **dict.fromkeys(FILTERS, configs["sgtm"])}
+    measures = ("losses", "token_losses")
+    planned = {
+        name: PlannedRun(config=configs[name], seeds=SEEDS[scale], measures=measures, against=other)
+        for name, other in against.items()
+    }
+    return planned | {"no_filter": PlannedRun(config=configs["no_filter"], seeds=SEEDS[scale])}
+
+
+def shift_of(run: FinishedRun) -> Mapping[str, Any]:
+    """The losses of a run on biology beside those of the run that it is compared with, calibrated."""
+    found: Mapping[str, Any] = run.results.measures["token_losses"]["calibrated"][DOMAIN]
+    return found
+
+
+def density(method: str, shift: Mapping[str, Any], which: str = "losses") -> Series:
+    edges, n = np.array(shift["edges"]), shift["n_tokens"]
+    heights = np.array(shift[which]["counts"]) / (n * np.diff(edges))
+    middles = (edges[:-1] + edges[1:]) / 2
+    points = [Point(Estimate(float(x)), Estimate(float(y))) for x, y in zip(middles, heights, strict=True)]
+    return Series(method, LABELS[method], points, markers=False)
+
+
+def draw_tokens(runs: Runs, scale: Scale) -> Drawing:
+    series = [density(name, shift_of(runs[name][0])) for name in ("sgtm", *FILTERS)]
+    series.append(density("no_filter", shift_of(runs["sgtm"][0]), "reference"))
+    return Drawing(
+        [Plot("Biology", "loss of a token, calibrated", "density", series)],
+        [*_broad_claims(runs["weak_filter"]), _tail_claim(runs["sgtm"])],
+    )
+
+
+def _broad_claims(weak_filter: Group) -> list[PaperClaim]:
+    """SGTM against the weak filter: the filter's shift from SGTM, with its sign turned."""
+    shifts = [shift_of(run) for run in weak_filter]
+    (low, high), n = shifts[0]["shift_interval"], len(shifts)
+    mean = over_seeds([-of["shift"] for of in shifts], (high - low) / (2 * 1.96))
+    low, high = shifts[0]["risen_interval"]
+    risen = over_seeds([100 * (1 - of["risen"]) for of in shifts], 100 * (high - low) / (2 * 1.96))
+    trimmed = float(np.mean([-of["trimmed_shift"]["0.1"] for of in shifts]))
+    left = None if mean.value <= 0 else 100 * trimmed / mean.value
+    return [
+        PaperClaim(
+            "SGTM shifts the losses of biology tokens up from the weak filter's",
+            "toward higher loss values (figure 6b)",
+            mean,
+            "nats per token, mean",
+            is_above(mean),
+            "SGTM - weak filter on the same tokens",
+        ),
+        PaperClaim(
+            "Most biology tokens have a higher loss than with the weak filter",
+            "widespread (figure 6b)",
+            risen,
+            "% of the tokens",
+            is_above(risen, 50.0),
+            "holds above a half",
+        ),
+        PaperClaim(
+            "The higher loss is not that of a few extreme tokens",
+            "not isolated extremely high-loss tokens (section 5.4)",
+            None if left is None else Estimate(left),
+            "% of the shift",
+            None if left is None or is_above(mean) is None else left >= 50.0,
+            f"what remains of it without the tenths of the tokens that rose and fell most{_of_seeds(n)}; holds from 50 %",
+        ),
+    ]
+
+
+def _of_seeds(n: int) -> str:
+    return ", the mean over seeds" if n > 1 else ""
+
+
+def _tail_claim(sgtm: Group) -> PaperClaim:
+    """How much of the rise from no filter the highest losses have."""
+    text, paper = "SGTM's distribution has no heavy tail", "no explosion of extreme outliers (section 5.4)"
+    tops = [of["rise_in_top"] for of in map(shift_of, sgtm)]
+    if None in tops:
+        return PaperClaim(text, paper, None, "", None, "losses did not rise from those without a filter")
+    share = over_seeds([100 * of["0.01"] for of in tops])
+    why = "what the highest hundredth of the losses has of the rise from no filter, by rank; holds below 10 %"
+    return PaperClaim(text, paper, share, "% of the rise", is_below(share, 10.0), why)
+
+
+FIGURE_6B = Figure(
+    name="figure-6b",
+    title="Losses of biology token by token",
+    section="5.4",
+    caption="Densities of calibrated losses after ablation over the tokens of the biology test set, of seed 0.",
+    runs=token_runs,
+    draw=draw_tokens,
+)
+
+FIGURES = (FIGURE_6A, FIGURE_6B, FIGURE_12)

@@ -1,0 +1,312 @@
+"""Losses on Wikipedia as compute (paper, appendices B and C): figures 8, 9 and 10.
+
+Losses are means over categories, as the paper reports them; penalties are in percent.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalty, fit_law
+from excise.evals.figure import Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
+from excise.recipes.figures.estimates import every, is_above, is_below, loss_difference
+from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
+from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, SMALL_PENALTY, main_runs
+from excise.recipes.figures.topics_runs import SEEDS, SIZES, largest, of_size, standard, variant
+
+SETS = {"biology": "Biology", ADJACENT: "Adjacent", GENERAL: "General"}
+METHODS = ("sgtm", "weak_filter", "strict_filter")
+PERCENT = "% of the compute without a filter"
+MEANS = "category_means"
+NOT_DRAWN = "Intervals that reach below -100 % are not drawn; claims have them."
+Runs = Mapping[str, Group]
+
+
+def keys(scale: Scale) -> dict[str, str]:
+    """By size, the key of its run without a filter; the largest is the baseline."""
+    *smaller, last = SIZES[scale]
+    return {size: f"no_filter {size}" for size in smaller} | {last: "no_filter"}
+
+
+def law_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    """Runs without a filter of every size."""
+    configs = {key: standard(of_size(scale, sources, size), "none", scale) for size, key in keys(scale).items()}
+    return {name: PlannedRun(config=config, seeds=SEEDS[scale]) for name, config in configs.items()}
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """The scaling laws of runs without a filter, and what other runs cost by them."""
+
+    runs: Runs
+    scale: Scale
+
+    def baselines(self, name: str, stage: str, among: Sequence[str] = ()) -> list[BaselineRun]:
+        groups = [self.runs[key] for key in among or keys(self.scale).values()]
+        return [
+            BaselineRun(of.parameters, of.tokens, getattr(run.losses.category_means[name], stage))
+            for run in (run for group in groups for run in group)
+            for of in (run.results.provenance,)
+        ]
+
+    def law(self, name: str, stage: str = "calibrated") -> ScalingLaw:
+        return fit_law(self.baselines(name, stage))
+
+    def of(self, method: str, name: str, stage: str = "calibrated") -> Estimate:
+        """The penalty of a run's mean loss over seeds, in percent."""
+        losses = [getattr(run.losses.category_means[name], stage) for run in self.runs[method]]
+        error = float(np.std(losses, ddof=1)) / math.sqrt(len(losses)) if len(losses) > 1 else None
+        same_size = self.baselines(name, stage, ["no_filter"])
+        baseline = replace(same_size[0], loss=float(np.mean([run.loss for run in same_size])))
+        found = compute_penalty(self.law(name, stage), float(np.mean(losses)), baseline, loss_error=error)
+        ends = (None if end is None else 100 * end for end in (found.low, found.high))
+        return Estimate(100 * found.compute_penalty, *ends)
+
+    def bars(self, title: str, methods: Mapping[str, str], stage: str = "calibrated") -> Bars:
+        found = {method: [drawn(self.of(method, name, stage)) for name in SETS] for method in methods}
+        return Bars(title, "compute penalty, %", list(SETS.values()), found, dict(methods))
+
+    def higher(self, one: str, other: str, name: str, stage: str = "calibrated") -> bool | None:
+        """Whether a run costs more than another: by their losses, since they share the law and its error."""
+        return is_above(loss_difference(self.runs[one], self.runs[other], name, stage, table=MEANS))
+
+
+def drawn(penalty: Estimate) -> Estimate:
+    """A penalty as a bar, without an interval that would leave no room for the others."""
+    return penalty if penalty.low is None or penalty.low > -100 else Estimate(penalty.value)
+
+
+def no_law(error: ValueError) -> Drawing:
+    return Drawing([], [PaperClaim("Losses fall with compute as power laws", "figure 8", None, "", None, str(error))])
+
+
+# --- Figure 8: scaling laws ------------------------------------------------------------------------------------------
+
+
+def draw_laws(runs: Runs, scale: Scale) -> Drawing:
+    penalties = Penalties(runs, scale)
+    try:
+        laws = {name: penalties.law(name) for name in SETS}
+    except ValueError as error:
+        return no_law(error)
+    plots = [_law_plot(SETS[name], law, penalties.baselines(name, "calibrated")) for name, law in laws.items()]
+    return Drawing(plots, [_law_claim(SETS[name], law) for name, law in laws.items()])
+
+
+def _law_plot(title: str, law: ScalingLaw, runs: Sequence[BaselineRun]) -> Plot:
+    of_runs = [
+        Point(Estimate(run.compute), Estimate(run.loss), f"{run.parameters / 1e6:.3g}M parameters") for run in runs
+    ]
+    ends = min(run.compute for run in runs), max(run.compute for run in runs)
+    fitted = [Point(Estimate(x), Estimate(law.alpha * x**-law.beta)) for x in np.geomspace(*ends, 20).tolist()]
+    series = [
+        Series("no_filter", "No filter", of_runs, line=False),
+        Series("equal", f"{law.alpha:.3g} x C^-{law.beta:.3g}", fitted, markers=False),
+    ]
+    return Plot(title, "compute C, FLOPs", "loss, calibrated", series, x_log=True, y_log=True)
+
+
+def _law_claim(title: str, law: ScalingLaw) -> PaperClaim:
+    slope = Estimate(law.beta, law.beta_low, law.beta_high)
+    off = 100 * (math.exp(law.deviation) - 1)
+    return PaperClaim(
+        f"{title}: the loss falls with compute as a power law",
+        "alpha x C^-beta through four sizes (figure 8)",
+        slope,
+        "beta",
+        is_above(slope),
+        f"runs are off the law by {off:.2g} %",
+    )
+
+
+FIGURE_8 = Figure(
+    name="figure-8",
+    title="Scaling laws of training without a filter",
+    section="appendix B",
+    caption="Calibrated losses, the mean over categories, and compute as 6 x parameters x tokens; tokens grow with "
+    "parameters.",
+    runs=law_runs,
+    draw=draw_laws,
+)
+
+# --- Figure 9: compute penalty of each method ------------------------------------------------------------------------
+
+
+def penalty_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    configs = main_runs(largest(scale, sources), scale)
+    methods = {name: PlannedRun(config=config, seeds=SEEDS[scale]) for name, config in configs.items()}
+    return law_runs(scale, sources) | methods
+
+
+def draw_penalties(runs: Runs, scale: Scale) -> Drawing:
+    found = Penalties(runs, scale)
+    try:
+        bars = found.bars("Compute penalty", {method: LABELS[method] for method in METHODS})
+    except ValueError as error:
+        return no_law(error)
+    biology, adjacent, general = ({method: found.of(method, name) for method in METHODS} for name in SETS)
+    return Drawing([bars], [*_forget_claims(found, biology), *_retain_claims(found, adjacent, general)])
+
+
+def _told(found: Mapping[str, Estimate], *methods: str) -> str:
+    return ", ".join(f"{LABELS[method].lower()} {found[method].value:.3g} %" for method in methods)
+
+
+def _forget_claims(found: Penalties, biology: Mapping[str, Estimate]) -> list[PaperClaim]:
+    least = min(biology.values(), key=lambda of: of.value)
+    verdicts = [found.higher("sgtm", other, "biology") for other in ("weak_filter", "strict_filter")]
+    return [
+        PaperClaim(
+            "All methods leave of biology what a twentieth of the compute would have given",
+            "weak filter 95 %, strict filter 96 %, SGTM 99 % (figure 9)",
+            least,
+            PERCENT,
+            every([is_above(of, 95.0) for of in biology.values()]),
+            "the lowest penalty; holds where all are above 95 %",
+        ),
+        PaperClaim(
+            "SGTM's penalty on biology is the highest",
+            "99 %, filters 95 % and 96 % (figure 9)",
+            biology["sgtm"],
+            PERCENT,
+            every(verdicts),
+            f"{_told(biology, 'weak_filter', 'strict_filter')}; decided by the losses",
+        ),
+    ]
+
+
+def _retain_claims(
+    found: Penalties, adjacent: Mapping[str, Estimate], general: Mapping[str, Estimate]
+) -> list[PaperClaim]:
+    between = [found.higher("sgtm", "weak_filter", ADJACENT), found.higher("strict_filter", "sgtm", ADJACENT)]
+    filters = [general["weak_filter"], general["strict_filter"]]
+    sgtm, weak = general["sgtm"], adjacent["weak_filter"]
+    return [
+        PaperClaim(
+            "SGTM's penalty on adjacent knowledge is between those of the filters",
+            "38 %; weak filter 7 %, strict filter 67 % (figure 9)",
+            adjacent["sgtm"],
+            PERCENT,
+            every(between),
+            f"{_told(adjacent, 'weak_filter', 'strict_filter')}; decided by the losses",
+        ),
+        PaperClaim(
+            "Even the weak filter has a penalty on adjacent knowledge",
+            "7 % (figure 9)",
+            weak,
+            PERCENT,
+            is_above(weak),
+            "holds above 0",
+        ),
+        PaperClaim(
+            "SGTM has a small penalty on general knowledge",
+            "5 % (appendix B), 6 % (section 1)",
+            sgtm,
+            PERCENT,
+            is_below(sgtm, SMALL_PENALTY),
+            f"holds below {SMALL_PENALTY:g} %",
+        ),
+        PaperClaim(
+            "Both filters have negative penalties on general knowledge",
+            "weak filter -10 %, strict filter -15 % (figure 9)",
+            max(filters, key=lambda of: of.value),
+            PERCENT,
+            every([is_below(of) for of in filters]),
+            _told(general, "weak_filter", "strict_filter"),
+        ),
+    ]
+
+
+FIGURE_9 = Figure(
+    name="figure-9",
+    title="Compute penalty of three methods",
+    section="appendix B",
+    caption="How much less compute training without a filter would need for the same loss, by the laws of figure 8; "
+    f"negative where a method is better than that. {NOT_DRAWN}",
+    runs=penalty_runs,
+    draw=draw_penalties,
+)
+
+# --- Figure 10: before ablation --------------------------------------------------------------------------------------
+
+CONFIGURATIONS = {
+    "sgtm": "SGTM",
+    "sgtm_joint_down_projection": "Joint down-projection",
+    "sgtm_joint_embeddings": "Joint embeddings",
+}
+JOINT = "sgtm_joint_embeddings"
+
+
+def ablation_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    base, planned = largest(scale, sources), penalty_runs(scale, sources)
+    joint = [variant(base, rule, scale) for rule in ("sgtm_joint_down_projection", "sgtm_joint_embeddings")]
+    return planned | {config.routing.rule: PlannedRun(config=config, seeds=SEEDS[scale]) for config in joint}
+
+
+def draw_before_ablation(runs: Runs, scale: Scale) -> Drawing:
+    found = Penalties(runs, scale)
+    filters = {name: LABELS[name] for name in FILTERS if name != "no_filter"}
+    try:
+        panels = [
+            found.bars("Before ablation", CONFIGURATIONS, "before"),
+            found.bars("After ablation", CONFIGURATIONS | filters),
+        ]
+    except ValueError as error:
+        return no_law(error)
+    return Drawing(panels, _before_claims(found))
+
+
+def _before_claims(found: Penalties) -> list[PaperClaim]:
+    default, joint = (found.of(rule, "biology", "before") for rule in ("sgtm", JOINT))
+    retained = [found.of(JOINT, name, "before") for name in (ADJACENT, GENERAL)]
+    after, filtered = (found.of(rule, "biology") for rule in (JOINT, "weak_filter"))
+    better = found.higher("sgtm", JOINT, "biology", "before")
+    return [
+        PaperClaim(
+            "SGTM learns biology inefficiently before ablation",
+            "85 % (appendix C)",
+            default,
+            PERCENT,
+            is_above(default, 50.0),
+            "holds above 50 %",
+        ),
+        PaperClaim(
+            "Joint embeddings give a better model of biology before ablation",
+            "30 %, SGTM 85 % (appendix C)",
+            joint,
+            PERCENT,
+            better,
+            f"SGTM {default.value:.3g} %; decided by the losses",
+        ),
+        PaperClaim(
+            "Joint embeddings leave retain capabilities nearly unchanged before ablation",
+            "adjacent 3 %, general -1 % (appendix C)",
+            max(retained, key=lambda of: of.value),
+            PERCENT,
+            every([is_below(of, SMALL_PENALTY) for of in retained]),
+            f"the higher of adjacent and general; holds where both are below {SMALL_PENALTY:g} %",
+        ),
+        PaperClaim(
+            "Joint embeddings still forget after ablation",
+            "88 %, data filtering 95 % (appendix C)",
+            after,
+            PERCENT,
+            is_above(after, 80.0),
+            f"weak filter {filtered.value:.3g} %; holds above 80 %",
+        ),
+    ]
+
+
+FIGURE_10 = Figure(
+    name="figure-10",
+    title="Compute penalty before and after ablation",
+    section="appendix C",
+    caption="Three configurations of SGTM with modules of growing size, and filters. Joint embeddings have a quarter of the "
+    f"general data labelled retain, the others a tenth. {NOT_DRAWN}",
+    runs=ablation_runs,
+    draw=draw_before_ablation,
+)
+
+FIGURES = (FIGURE_8, FIGURE_9, FIGURE_10)

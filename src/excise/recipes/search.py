@@ -1,0 +1,201 @@
+"""The same search of learning rates for every method, so that figures compare methods at their best (DESIGN, section 3).
+
+Each method is trained once at every rate of one grid and judged by its retain loss, after ablation where it has modules,
+on the calibration split: documents that no run is trained on and no figure is drawn from. The loss is that before
+calibration, so that nothing is judged on what was fitted to it. The rule does not see forget loss, which would let a
+method choose its own trade-off.
+
+Runs are of one method where they differ only in seeds, in how many documents are labelled, and in the weight of forget
+tokens; the first that a figure names is searched for all of them. Runs of other methods keep the rates of the recipes.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import rmtree
+
+from excise.config import override
+from excise.data.dataset import Data, load_data
+from excise.evals.figure import Scale
+from excise.evals.losses import evaluate
+from excise.evals.results import write_json
+from excise.evals.run import open_run
+from excise.labels import RETAIN
+from excise.recipes.figures import FIGURES
+from excise.recipes.figures.beyond import MixedSources
+from excise.recipes.figures.plan import Shorten, choose, name_of, plan
+from excise.recipes.figures.planned import Figure, PlannedRun, Sources
+from excise.recipes.reproduce import located
+from excise.train.loop import Listener, train
+from excise.train.run import RunConfig, RunDirectory
+
+logger = logging.getLogger(__name__)
+
+GRID: Mapping[Scale, Sequence[float]] = {
+    "smoke": (1e-3, 3e-3, 9e-3),
+    "small": (1.25e-3, 2.5e-3, 5e-3, 1e-2, 2e-2),
+    "paper": (6e-4, 1.25e-3, 2.5e-3, 5e-3, 1e-2),
+}
+RATES = "rates.json"
+BRIEF = {"train.evaluations": 0, "train.keep_checkpoints": False, "train.checkpoint_every": 0}
+DIVERGED = "try a lower train.learning_rate"
+"""What training says when its loss is no number any more."""
+SHARED = {
+    "train.seed": 0,
+    "data.seed": 0,
+    "train.learning_rate": 1.0,
+    "routing.forget_weight": 1.0,
+    **{f"data.{name}": 0.0 for name in ("undiscovered_share", "false_positive_rate", "retain_share")},
+    "data.adjacent_retain_share": 0.0,
+}
+"""In what runs of one method may differ."""
+
+
+@dataclass(frozen=True)
+class MethodSearch:
+    """What was found for one method."""
+
+    run: str
+    """The figure and the key of the run that was trained."""
+    losses: dict[str, float | None]
+    """On the retain documents of the calibration split, by rate; null where training diverged."""
+    chosen: float | None = None
+    """Null until all rates are tried."""
+    at_edge: bool = False
+    """Whether no smaller or no larger rate was tried, so that a better one may lie beyond."""
+
+
+@dataclass(frozen=True)
+class RateSearch:
+    """All losses and the rate chosen for every method."""
+
+    scale: Scale
+    rates: tuple[float, ...]
+    methods: dict[str, MethodSearch]
+    """By `method_name`."""
+
+
+def method_name(config: RunConfig) -> str:
+    """The name of the run, but for what runs of one method may differ in."""
+    return name_of(PlannedRun(config=override(config, SHARED)))
+
+
+def search_rates(
+    names: Sequence[str],
+    scale: Scale,
+    sources: Sources | None = None,
+    directory: Path = Path("reproduction"),
+    rates: Sequence[float] = (),
+    listeners: Callable[[str], Sequence[Listener]] = lambda title: (),
+    *,
+    shorten: Shorten = lambda config: config,
+    figures: Mapping[str, Figure] = FIGURES,
+) -> Path:
+    """Train every method of some figures at each rate, and write all losses and the chosen rates; what is done is kept."""
+    file, grid, mixed = directory / RATES, tuple(rates or GRID[scale]), MixedSources(directory / "data")
+    before = read_search(file, scale).methods if file.exists() else {}
+    search = RateSearch(scale, grid, {name: judged(of.run, of.losses, grid) for name, of in before.items()})
+    for method, (run, config) in methods_of(names, scale, sources, mixed, shorten, figures).items():
+        mixed.make(config.data.source)
+        data = load_data(config.data, config.routing.domains)
+        losses = dict(search.methods[method].losses) if method in search.methods else {}
+        for rate in grid:
+            if _word(rate) not in losses:
+                title = f"{run} at {_word(rate)}"
+                at_rate = override(config, {"train.learning_rate": rate})
+                losses[_word(rate)] = validation_loss(at_rate, data, directory / "search", listeners(title))
+                logger.info("%s: %s", title, losses[_word(rate)])
+            search.methods[method] = judged(run, losses, grid)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(search, file)
+    return file
+
+
+def methods_of(
+    names: Sequence[str],
+    scale: Scale,
+    sources: Sources | None,
+    mixed: MixedSources,
+    shorten: Shorten,
+    figures: Mapping[str, Figure],
+) -> dict[str, tuple[str, RunConfig]]:
+    """By name, the first run of each method; one that unlearns after training is no method of training."""
+    names = choose(names, figures)
+    planned = located(plan(names, scale, sources, seeds=1, shorten=shorten, figures=figures), mixed.locate)
+    found: dict[str, tuple[str, RunConfig]] = {}
+    for figure, groups in planned.groups.items():
+        for key, (name, *_) in groups.items():
+            run = planned.runs[name].planned
+            if run.unlearning is None:
+                found.setdefault(method_name(run.config), (f"{figure}: {key}", override(run.config, BRIEF)))
+    return found
+
+
+def validation_loss(config: RunConfig, data: Data, folder: Path, listeners: Sequence[Listener] = ()) -> float | None:
+    """The retain loss of a run on the calibration split after ablation, before calibration; None where it diverged."""
+    directory = folder / name_of(PlannedRun(config=config))
+    try:
+        train(config, data, directory, listeners)
+    except ValueError as error:
+        if DIVERGED not in str(error):
+            raise
+        return None
+    subject = open_run(directory, data)
+    loss = evaluate(
+        subject.model,
+        data.calibration[RETAIN],
+        removed=subject.removed,
+        context=subject.context,
+        autocast=subject.autocast,
+    ).mean
+    rmtree(RunDirectory(directory).checkpoints)
+    return loss if math.isfinite(loss) else None
+
+
+def judged(run: str, losses: Mapping[str, float | None], grid: Sequence[float]) -> MethodSearch:
+    """The rate with the lowest loss, the smaller of two that are alike, once all of the grid are tried."""
+    search = MethodSearch(run, dict(losses))
+    if any(_word(rate) not in losses for rate in grid):
+        return search
+    known = {rate: loss for rate in sorted(grid) if (loss := losses[_word(rate)]) is not None}
+    if not known:
+        raise ValueError(f"{run} diverges at every rate from {min(grid):g} to {max(grid):g}; search smaller ones")
+    chosen = min(known, key=lambda rate: known[rate])
+    return replace(search, chosen=chosen, at_edge=chosen in (min(grid), max(grid)))
+
+
+def _word(rate: float) -> str:
+    return f"{rate:g}"
+
+
+def read_search(file: Path, scale: Scale) -> RateSearch:
+    """A search of this scale, finished or not."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        methods = {name: MethodSearch(**of) for name, of in values["methods"].items()}
+        search = RateSearch(values["scale"], tuple(values["rates"]), methods)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} holds no search of rates ({error}); make one with excise reproduce --search"
+        ) from None
+    if search.scale != scale:
+        raise ValueError(f"{file} is a search at the scale {search.scale}; give one at the scale {scale}")
+    return search
+
+
+def at_searched_rates(file: Path, scale: Scale) -> Shorten:
+    """Runs at the rates of a search, where it has one for their method."""
+    search = read_search(file, scale)
+    chosen = {name: method.chosen for name, method in search.methods.items()}
+    for name, rate in chosen.items():
+        if rate is None:
+            raise ValueError(f"the search in {file} has not tried all rates for {name}; let it go on: --search")
+
+    def at_its_rate(config: RunConfig) -> RunConfig:
+        rate = chosen.get(method_name(config))
+        return override(config, {"train.learning_rate": rate}) if rate else config
+
+    return at_its_rate

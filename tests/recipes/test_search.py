@@ -1,0 +1,186 @@
+"""The search of learning rates: the same for every method, on documents of its own, by a rule that is fixed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from excise.cli.main import main
+from excise.config import override
+from excise.data.dataset import load_data
+from excise.evals.losses import evaluate
+from excise.labels import RETAIN
+from excise.model.ablation import ablate
+from excise.recipes import search as module
+from excise.recipes.figures.bilingual_runs import DOMAIN, gradient_routing, standard
+from excise.recipes.figures.plan import plan
+from excise.recipes.figures.planned import PlannedRun, Sources
+from excise.recipes.search import (
+    MethodSearch,
+    at_searched_rates,
+    judged,
+    method_name,
+    read_search,
+    search_rates,
+    validation_loss,
+)
+from excise.train.loop import train
+from excise.train.release import load_run
+from excise.train.schedule import steps
+from tests.recipes.test_reproduce import BASE, NO_FILTER, SGTM, figure, table, tiny
+
+GRID = (1e-6, 1e-2)
+TWO = table(figure("two", no_filter=PlannedRun(config=NO_FILTER), sgtm=PlannedRun(config=SGTM)))
+
+
+def searched(directory, rates=GRID):
+    return search_rates(["two"], "smoke", Sources(), directory, rates, shorten=tiny, figures=TWO)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return searched(tmp_path_factory.mktemp("search"))
+
+
+# --- The rule --------------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_with_the_lowest_loss_is_chosen():
+    losses = {"0.001": 4.0, "0.002": 3.5, "0.004": 3.7, "0.008": None}
+    assert judged("a", losses, (8e-3, 4e-3, 2e-3, 1e-3)) == MethodSearch("a", losses, 2e-3, at_edge=False)
+    assert judged("a", losses, (2e-3, 4e-3)).at_edge, "and whether a better one may lie beyond the grid"
+    assert judged("a", {"0.001": 3.0, "0.002": 3.0}, (1e-3, 2e-3)).chosen == 1e-3
+    assert judged("a", losses, (1e-3, 0.5)).chosen is None, "not before all rates are tried"
+
+
+def test_a_method_that_always_diverges_is_an_error():
+    with pytest.raises(ValueError, match=r"a diverges at every rate from 0.1 to 0.2; search smaller ones"):
+        judged("a", {"0.1": None, "0.2": None}, (0.1, 0.2))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train.seed": 2, "data.seed": 2},
+        {"data.undiscovered_share": 0.4},
+        {"data.false_positive_rate": 0.4, "data.retain_share": 0.1},
+        {"routing.forget_weight": 0.1},
+        {"train.learning_rate": 1.0},
+        {"train.evaluations": 7},
+    ],
+)
+def test_runs_of_one_method_share_a_rate(changes):
+    assert method_name(override(SGTM, changes)) == method_name(SGTM)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        NO_FILTER,
+        standard(BASE, 0.2, "smoke"),
+        gradient_routing(BASE, 0.2, "smoke"),
+        override(SGTM, {"train.budget": steps(9)}),
+        override(SGTM, {"model.n_layers": 3}),
+        override(SGTM, {"routing.embeddings": "retain"}),
+        override(SGTM, {"data.source": "topics"}),
+    ],
+)
+def test_other_methods_models_budgets_and_data_have_rates_of_their_own(other):
+    assert method_name(other) != method_name(SGTM)
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_methods_are_searched_alike_and_the_better_rate_is_chosen(found):
+    search = read_search(found, "smoke")
+    assert search.rates == GRID
+    assert {of.run: of.chosen for of in search.methods.values()} == {"two: no_filter": 1e-2, "two: sgtm": 1e-2}
+    for of in search.methods.values():
+        assert list(of.losses) == ["1e-06", "0.01"]
+        assert of.losses["0.01"] < of.losses["1e-06"] - 0.1
+        assert of.at_edge
+    assert not list(found.parent.glob("search/*/checkpoints")), "which nobody needs any more"
+
+
+def test_the_loss_is_that_of_the_ablated_model_on_documents_of_neither_training_nor_test(found, tmp_path):
+    config = override(tiny(SGTM), {"train.learning_rate": 1e-2})
+    data = load_data(config.data, config.routing.domains)
+    train(config, data, tmp_path / "run", [])
+    model, _ = load_run(tmp_path / "run")
+    held_out = data.calibration[RETAIN]
+    expected = evaluate(ablate(model, DOMAIN), held_out, context=config.batch.context).mean
+    losses = {of.run: of.losses for of in read_search(found, "smoke").methods.values()}
+    assert losses["two: sgtm"]["0.01"] == pytest.approx(expected, rel=1e-5)
+    assert not set(held_out.starts) & set(data.test[RETAIN].starts)
+    texts = {tuple(data.train.tokens[a : a + n]) for a, n in zip(data.train.starts, data.train.lengths, strict=True)}
+    held = [tuple(held_out.tokens[a : a + n]) for a, n in zip(held_out.starts, held_out.lengths, strict=True)]
+    assert not texts & set(held)
+
+
+def test_a_search_goes_on_where_it_was(found, tmp_path, monkeypatch):
+    there = tmp_path / found.name
+    there.write_bytes(found.read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train", None)
+        assert searched(tmp_path).read_bytes() == found.read_bytes()
+    values = json.loads(there.read_text())
+    for of in values["methods"].values():
+        of["losses"] = {"1e-06": of["losses"]["1e-06"]}
+        of["chosen"] = None
+    there.write_text(json.dumps(values))
+    trained = []
+    monkeypatch.setattr(module, "validation_loss", lambda config, *_: trained.append(config.train.learning_rate) or 1.0)
+    searched(tmp_path)
+    assert trained == [1e-2, 1e-2]
+    searched(tmp_path, (*GRID, 5e-2))
+    assert trained == [1e-2, 1e-2, 5e-2, 5e-2], "a wider grid is tried for every method"
+
+
+def test_training_that_diverges_has_no_loss_and_other_errors_are_told(tmp_path):
+    config = override(tiny(NO_FILTER), {"train.learning_rate": 1e30, "train.log_every": 1, "train.clip_norm": 0.0})
+    data = load_data(config.data, config.routing.domains)
+    with np.errstate(all="ignore"):
+        assert validation_loss(config, data, tmp_path) is None
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ValueError, match="not on this machine"):
+        validation_loss(override(config, {"train.device": "cuda:99"}), data, tmp_path / "other")
+
+
+# --- Use -------------------------------------------------------------------------------------------------------------
+
+
+def test_figures_take_the_rates_of_a_search_and_others_those_of_the_recipes(found):
+    adapt = at_searched_rates(found, "smoke")
+    others = table(figure("three", a=PlannedRun(config=gradient_routing(BASE, 0.2, "smoke")))) | TWO
+    planned = plan(["two", "three"], "smoke", shorten=lambda config: adapt(tiny(config)), figures=others)
+    rates = {run.planned.config.routing.rule: run.planned.config.train.learning_rate for run in planned.runs.values()}
+    assert rates == {"none": 1e-2, "sgtm": 1e-2, "gradient_routing": 3e-3}
+
+
+def test_what_is_no_finished_search_of_the_scale_is_refused(found, tmp_path):
+    with pytest.raises(ValueError, match="is a search at the scale smoke; give one at the scale small"):
+        at_searched_rates(found, "small")
+    values = json.loads(found.read_text())
+    next(iter(values["methods"].values()))["chosen"] = None
+    (tmp_path / "half.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="has not tried all rates for no_filter-stories"):
+        at_searched_rates(tmp_path / "half.json", "smoke")
+    (tmp_path / "none.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds no search of rates"):
+        at_searched_rates(tmp_path / "none.json", "smoke")
+
+
+def test_the_command_searches_and_uses_what_it_found(tmp_path, capsys, monkeypatch):
+    small = table(figure("two", no_filter=PlannedRun(config=tiny(NO_FILTER))))
+    from excise.recipes import reproduce as reproducing
+
+    for function in (module.search_rates, reproducing.reproduce):
+        monkeypatch.setattr(function, "__kwdefaults__", {**function.__kwdefaults__, "figures": small})
+    where = ["--directory", str(tmp_path)]
+    assert main(["reproduce", "two", "--search", "--grid", "0.000001", "0.02", *where]) == 0
+    file = capsys.readouterr().out.splitlines()[-1]
+    assert main(["reproduce", "two", "--rates", file, *where]) == 0
+    used = json.loads((tmp_path / "figures" / "two.json").read_text())["configurations"]["no_filter"]
+    assert used["train"]["learning_rate"] == 0.02
+    assert main(["reproduce", "two", "--search", "--rates", file, *where]) == 2

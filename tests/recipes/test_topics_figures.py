@@ -1,0 +1,435 @@
+"""Figures about Wikipedia: plans as the paper has them, and numbers that can be checked by hand."""
+
+import json
+import math
+from dataclasses import asdict, replace
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from excise.config import override, to_dict
+from excise.evals.figure import Estimate, Scale
+from excise.evals.losses import STAGES
+from excise.evals.relearning import AttackConfig
+from excise.evals.results import Provenance, Results
+from excise.evals.token_losses import token_loss_shift
+from excise.recipes.figures import FIGURES
+from excise.recipes.figures.bilingual_runs import parameters_of
+from excise.recipes.figures.plan import name_of, plan
+from excise.recipes.figures.planned import FinishedRun, Sources
+from excise.recipes.figures.topics import VARIANTS, penalty_on_curve
+from excise.recipes.figures.topics_attacks import Relearned, lead_steps
+from excise.recipes.figures.topics_runs import ATTACKS, LARGEST_STEPS, SIZES, STEPS, setup, variant
+from excise.recipes.reproduce import draw, reproduce
+
+BIOLOGY = ["figure-1", "figure-6a", "figure-6b", "figure-7", "figure-8", "figure-9", "figure-10", "figure-12"]
+TOPICS = [*BIOLOGY, "figure-13"]
+ALONE = {name: FIGURES[name] for name in TOPICS}
+SETS = ("retain", "biology", "adjacent", "general")
+
+
+def planned_of(name, scale="smoke"):
+    return FIGURES[name].runs(scale, Sources())
+
+
+# --- Plans -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_all_methods_of_a_figure_train_equal_steps(scale):
+    for name in TOPICS:
+        of_models = {}
+        for run in planned_of(name, scale).values():
+            config = run.config
+            assert config.train.budget.unit == "steps"
+            of_models.setdefault(config.model, set()).add((config.train.budget, config.batch))
+        assert all(len(of) == 1 for of in of_models.values()), name
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_a_tenth_of_the_other_data_is_retain_but_for_joint_embeddings(scale):
+    for run in (run for name in TOPICS for run in planned_of(name, scale).values()):
+        data, routing = run.config.data, run.config.routing
+        joint = routing.rule == "sgtm_joint_embeddings"
+        assert (data.retain_share, data.adjacent_retain_share) == (0.25 if joint else 0.1, 0.1)
+        retain = routing.rule in ("none", "gradient_routing", "sgtm_joint_embeddings")
+        assert routing.embeddings == ("joint" if retain else "retain")
+
+
+def test_modules_of_appendix_c_double():
+    base = setup("paper", Sources())
+    rules = ("sgtm", "sgtm_joint_down_projection", "sgtm_joint_embeddings", "sgtm_joint_attention")
+    assert [variant(base, rule, "paper").routing.forget_units for rule in rules] == [64, 128, 256, 64]
+
+
+def test_runs_are_shared_between_figures():
+    smoke = plan(BIOLOGY, "smoke", figures=ALONE).runs
+    main = [name for name, run in smoke.items() if len(run.figures) >= 7]
+    assert [name.split("-")[0] for name in main] == ["no_filter", "sgtm", "weak_filter", "strict_filter"]
+    assert len(smoke) == 4 + len(VARIANTS) + 2 + 1, "and variants, two smaller sizes, and RMU"
+    paper = plan(["figure-1", "figure-9"], "paper", seeds=1, figures=ALONE).runs
+    assert len(paper) == 4 + 3, "figure 1's are the largest of the scaling law"
+
+
+@pytest.mark.parametrize(("domain", "left"), [("biology", 13.95e6), ("military", 10.74e6)])
+def test_no_method_of_the_small_scale_sees_more_than_four_epochs(domain, left):
+    run = setup("small", Sources(), domain)
+    assert STEPS[domain] * run.batch.rows_per_step * run.batch.context <= 4 * left
+
+
+def test_models_of_a_scaling_law_have_as_many_tokens_for_each_parameter():
+    runs = [of.config for of in planned_of("figure-8", "small").values()]
+    ratios = [65_536 * run.train.budget.amount / parameters_of(run.model) for run in runs]
+    assert ratios == pytest.approx([20] * len(runs), rel=0.01)
+    assert 65_536 * LARGEST_STEPS["small"] < 4 * 16e6, "four epochs of general data with 4096 tokens"
+    names = [f"{parameters_of(model) / 1e6:.1f}M" for model in SIZES["small"].values()]
+    assert names == list(SIZES["small"])
+
+
+def test_data_of_the_small_scale_is_never_the_embedded_one():
+    assert setup("small", Sources()).data.source == "prepared/topics"
+    given = Sources(topics="a/topics", topics_sizes="a/sizes")
+    sources = {run.config.data.source for run in FIGURES["figure-9"].runs("small", given).values()}
+    assert sources == {"a/sizes"}
+    assert setup("small", given).data.source == "a/topics"
+
+
+# --- Drawings --------------------------------------------------------------------------------------------------------
+
+
+def of_set(before, calibrated, half=0.001):
+    losses = {"before": before, "ablated": calibrated, "calibrated": calibrated}
+    intervals = {stage: (losses[stage] - half, losses[stage] + half) for stage in STAGES}
+    return {**losses, "intervals": intervals, "n_documents": 10, "n_tokens": 100}
+
+
+def finished(planned, losses, curve=(), before=None, **measures):
+    """A run with these calibrated losses, and with a curve of shares, general and forget losses."""
+    config = planned.config
+    sets = {name: of_set((before or losses)[name], losses[name]) for name in losses}
+    curve = [
+        {"share": share, "losses": {name: dict.fromkeys(STAGES, loss) for name, loss in at.items()}}
+        for share, at in curve
+    ]
+    tokens = round(config.train.budget.amount * config.batch.rows_per_step * config.batch.context)
+    source = Provenance(
+        "", 1, "", tokens, 1.0, parameters_of(config.model), config.train.seed, "", "", "", "float32", "", ""
+    )
+    of_run = {"sets": sets, "category_means": sets, "categories": {}, "removed": [], "calibration_weights": {}}
+    of_run |= {"forget_tokens": {}}
+    found = {"losses": of_run, "first_loss": {"loss": 8.0}, "tradeoff": curve, **measures}
+    return FinishedRun(name_of(planned), config, Results(source, found), [{"loss": 5.0}])
+
+
+def claim_of(made, words):
+    (found,) = [claim for claim in made.claims if words in claim.text]
+    return found
+
+
+FORGETS = {"no_filter": 0.0, "weak_filter": 0.5, "strict_filter": 0.6, "sgtm": 1.0}
+COSTS = {"no_filter": 0.0, "weak_filter": -0.05, "strict_filter": -0.1, "sgtm": 0.1}
+
+
+def tradeoff_run(key, planned, domain="biology"):
+    """Losses fall evenly from 7 to 5, apart from what a method forgets and costs."""
+
+    def at(share):
+        retain = 7 - 2 * share + COSTS.get(key, 0.3)
+        adjacent = 7 - 2 * share + {"strict_filter": 0.4, "sgtm": 0.2, "weak_filter": 0.1}.get(key, 0.0)
+        forget = 7 - 2 * share + FORGETS.get(key, 0.1)
+        return {"general": retain, "adjacent": adjacent, domain: forget, "retain": retain}
+
+    return finished(planned, at(1), [(share, at(share)) for share in (0.25, 0.5, 0.75, 1.0)])
+
+
+def drawn(name, make, scale="smoke"):
+    groups = {key: [make(key, planned)] for key, planned in planned_of(name, scale).items()}
+    return draw(FIGURES[name], scale, groups)
+
+
+def test_figure_1_has_leads_and_compute_that_can_be_checked_by_hand():
+    made = drawn("figure-1", tradeoff_run)
+    general, adjacent = made.panels
+    assert [series.method for series in general.series] == ["sgtm", "weak_filter", "strict_filter", "no_filter"] + [
+        "equal"
+    ] * 3
+    assert [series.method for series in adjacent.series] == ["sgtm", "weak_filter", "strict_filter", "no_filter"]
+    assert all(series.star for series in adjacent.series)
+    lead = claim_of(made, "better trade-off than the weak filter on general")
+    assert lead.ours.value == pytest.approx((1.0 - 0.1) - (0.5 + 0.05)), "forget less general loss, of slope 1 both"
+    assert lead.holds
+    penalty = claim_of(made, "costs little compute")
+    assert penalty.ours.value == pytest.approx(100 * 0.1 / 2), "a loss 0.1 higher, of 2 in the whole training"
+    assert penalty.holds
+    assert claim_of(made, "between those").ours.value == pytest.approx(0.1)
+    assert [claim.holds for claim in made.claims].count(False) == 0
+
+
+def test_a_run_better_than_no_filter_has_no_penalty_on_its_curve():
+    planned = planned_of("figure-1")
+    runs = {key: [tradeoff_run(key, planned[key])] for key in ("weak_filter", "no_filter")}
+    found = penalty_on_curve(runs["weak_filter"], runs["no_filter"], ("general", "biology"))
+    assert found == Estimate(0.0)
+
+
+def test_military_has_its_own_runs_and_claims():
+    made = drawn("figure-13", lambda key, planned: tradeoff_run(key, planned, "military"))
+    assert {run.config.routing.domains for run in planned_of("figure-13").values()} == {("military",)}
+    assert all(claim.holds for claim in made.claims)
+
+
+def test_figure_7_compares_sgtm_with_every_variant():
+    made = drawn("figure-7", tradeoff_run)
+    leads = [claim for claim in made.claims if claim.text.startswith("SGTM has a better trade-off")]
+    assert len(leads) == len(VARIANTS)
+    assert [claim.ours.value for claim in leads] == pytest.approx([(1.0 - 0.1) - (0.1 - 0.3)] * len(VARIANTS))
+    late = claim_of(made, "Gradient Routing ends at the general loss")
+    assert late.ours.value == pytest.approx(100 * (1 - (0.3 + 0.05) / 2))
+    assert late.holds is False
+    looks = [(series.method, series.label) for series in made.panels[0].series]
+    assert len(set(looks)) == len(VARIANTS) + 4
+
+
+# --- Compute penalty -------------------------------------------------------------------------------------------------
+
+LAWS = {"biology": (40.0, 0.05), "adjacent": (30.0, 0.04), "general": (20.0, 0.03), "retain": (20.0, 0.03)}
+SHARES = {"sgtm": (0.01, 0.6, 0.95), "weak_filter": (0.045, 0.9, 1.1), "strict_filter": (0.04, 0.3, 1.15)}
+"""By method, the share of the compute that its losses of biology, adjacent and general articles are worth."""
+
+
+def on_the_law(key, planned):
+    """Losses as a run without a filter has them with a share of the compute; before ablation, SGTM's with twice that."""
+    config = planned.config
+    compute = 6 * parameters_of(config.model) * config.train.budget.amount
+    compute *= config.batch.rows_per_step * config.batch.context
+    shares = dict(zip(("biology", "adjacent", "general"), SHARES.get(key, (1.0, 1.0, 1.0)), strict=True))
+
+    def losses(times):
+        return {
+            name: alpha * (times * shares.get(name, 1.0) * compute) ** -beta for name, (alpha, beta) in LAWS.items()
+        }
+
+    return finished(planned, losses(1.0), before=losses(2.0 if key == "sgtm" else 1.0))
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_penalties_are_the_compute_that_losses_do_not_need(scale):
+    (bars,) = drawn("figure-9", on_the_law, scale).panels
+    assert bars.groups == ["Biology", "Adjacent", "General"]
+    for method, shares in SHARES.items():
+        assert [bar.value for bar in bars.bars[method]] == pytest.approx([100 * (1 - share) for share in shares])
+
+
+def test_claims_about_penalties_hold_for_the_papers_order():
+    made = drawn("figure-9", on_the_law)
+    assert all(claim.holds for claim in made.claims)
+    assert made.claims[0].ours.value == pytest.approx(95.5), "the weak filter's"
+    assert claim_of(made, "adjacent knowledge is between").ours.value == pytest.approx(40)
+
+
+def test_laws_are_drawn_through_their_runs():
+    made = drawn("figure-8", on_the_law)
+    for panel, (_, beta), claim in zip(made.panels, LAWS.values(), made.claims, strict=False):
+        runs, law = panel.series
+        assert len(runs.points) == len(SIZES["smoke"])
+        assert claim.ours.value == pytest.approx(beta)
+        ends = {point.x.value: point.y.value for point in law.points}
+        for point in (runs.points[0], runs.points[-1]):
+            nearest = min(ends, key=lambda x: abs(x - point.x.value))
+            assert ends[nearest] == pytest.approx(point.y.value)
+
+
+def test_losses_that_do_not_fall_are_told_and_not_drawn():
+    for name in ("figure-8", "figure-9", "figure-10"):
+        made = drawn(name, lambda key, planned: finished(planned, dict.fromkeys(SETS, planned.config.model.d_model)))
+        assert not made.panels
+        assert "does not fall" in made.claims[0].why
+
+
+def test_before_ablation_has_losses_and_a_law_of_its_own():
+    before, after = drawn("figure-10", on_the_law).panels
+    assert before.bars["sgtm"][0].value == pytest.approx(100 * (1 - 2 * 0.01))
+    assert after.bars["sgtm"][0].value == pytest.approx(99)
+    assert "weak_filter" in after.bars
+    assert "weak_filter" not in before.bars
+
+
+# --- Relearning ------------------------------------------------------------------------------------------------------
+
+
+def attack_on(losses, baseline=4.0, matched_to=None):
+    """The strongest of two attacks has these forget losses at evaluated steps."""
+    config = ATTACKS["smoke"]
+    steps = [config.evaluate_every * i for i in range(len(losses))]
+    points = [
+        {"step": step, "losses": {"biology": loss, "general": 5.5}} for step, loss in zip(steps, losses, strict=True)
+    ]
+    reached = next((step for step, loss in zip(steps, losses, strict=True) if loss <= baseline), None)
+    strongest = {"learning_rate": 2.0, "points": points}
+    return {
+        "config": to_dict(config),
+        "matched_to": matched_to,
+        "baseline_loss": baseline,
+        "attacks": [{"learning_rate": 1.0, "points": []}, strongest],
+        "strongest": 2.0,
+        "relearning_steps": reached,
+        "at_edge": False,
+    }
+
+
+def attacked(losses, matched=False):
+    """Runs with an attack; where it starts from a matched checkpoint, with another one from the end of training."""
+
+    def make(key, planned):
+        run = tradeoff_run(key, planned)
+        if key not in losses:
+            return run
+        attacks = [attack_on(losses[key], matched_to="sgtm" if matched and key != "sgtm" else None)]
+        return replace(run, relearning=[*attacks, attack_on([9.0, 1.0])] if matched and key != "sgtm" else attacks)
+
+    return make
+
+
+LOSSES = {
+    "sgtm": [8.0, 6.0, 5.0, 4.5, 4.2, 4.1, 4.0],
+    "weak_filter": [7.0, 6.5, 5.5, 4.5, 3.9],
+    "strict_filter": [7.5, 5.5, 5.2, 4.8, 4.6, 3.9],
+    "rmu": [8.0, 3.5],
+}
+
+
+def test_relearning_counts_steps_to_the_loss_without_a_filter():
+    made = drawn("figure-6a", attacked(LOSSES))
+    (plot,) = made.panels
+    assert plot.levels == {"No filter": 4.0}
+    assert [[point.y.value for point in series.points] for series in plot.series] == list(LOSSES.values())
+    rmu, strict, weak, lead = made.claims
+    assert (rmu.ours.value, strict.ours.value, weak.ours.value) == pytest.approx((6 / 1, 6 / 5, 6 / 4))
+    assert (rmu.holds, strict.holds, weak.holds) == (True, True, True)
+    assert lead.ours.value == pytest.approx(1 / 6), "SGTM is above the strict filter at the first two evaluations only"
+    assert lead.holds is False
+
+
+def test_attacks_that_never_arrive_decide_only_what_they_can():
+    never = [8.0, 7.0, 6.0]
+    far = drawn("figure-6a", attacked({**LOSSES, "sgtm": never}))
+    assert [claim.holds for claim in far.claims[:3]] == [True, True, True]
+    assert "SGTM more than" in far.claims[0].why
+    both = drawn("figure-6a", attacked({**LOSSES, "sgtm": never, "strict_filter": never}))
+    assert both.claims[1].holds is None
+    other = drawn("figure-6a", attacked({**LOSSES, "rmu": never}))
+    assert other.claims[0].holds is False, "24 steps against at least 40"
+
+
+def test_a_lead_ends_where_the_other_is_first_above():
+    def of(*losses):
+        return Relearned([(10 * i, {"biology": loss}) for i, loss in enumerate(losses)], 0, True, 0.0, False)
+
+    assert lead_steps(of(5, 4, 3, 2), of(4, 3, 3, 1)) == 10
+    assert lead_steps(of(5, 4), of(6, 3)) == 0
+
+
+def test_matched_attacks_are_those_on_matched_checkpoints():
+    made = drawn("figure-12", attacked(LOSSES, matched=True))
+    tradeoff, relearning = made.panels
+    assert [[point.y.value for point in series.points] for series in relearning.series] == [
+        LOSSES[name] for name in ("sgtm", "weak_filter", "strict_filter")
+    ]
+    starts = [series.points[0] for series in tradeoff.series if not series.line]
+    assert [(point.x.value, point.y.value) for point in starts] == [(5.5, 7.0), (5.5, 7.5)]
+
+
+def test_filters_wait_for_sgtm_and_sgtm_for_no_filter():
+    names = [name.split("-")[0] for name in plan(["figure-6b", "figure-12"], "small", seeds=1, figures=ALONE).runs]
+    assert names == ["no_filter", "sgtm", "weak_filter", "strict_filter"]
+
+
+# --- Losses token by token -------------------------------------------------------------------------------------------
+
+
+def test_token_losses_are_told_of_sgtm_against_the_weak_filter():
+    random = np.random.default_rng(0)
+    documents = np.repeat(np.arange(50), 40)
+    base = random.gamma(2.0, 2.0, len(documents))
+    losses = {
+        "no_filter": base,
+        "weak_filter": base + 0.3,
+        "strict_filter": base + 0.4,
+        "sgtm": base + 1 + random.normal(0, 0.5, len(base)),
+    }
+    reference = {"sgtm": "no_filter", "weak_filter": "sgtm", "strict_filter": "sgtm"}
+
+    def make(key, planned):
+        measures = {}
+        if key in reference:
+            shift = asdict(token_loss_shift(losses[key], losses[reference[key]], documents))
+            measures["token_losses"] = {"calibrated": {"biology": json.loads(json.dumps(shift))}}
+        return finished(planned, dict.fromkeys(SETS, 5.0), **measures)
+
+    made = drawn("figure-6b", make)
+    (plot,) = made.panels
+    for series in plot.series:
+        mine = losses[series.method]
+        points = [(point.x.value, point.y.value) for point in series.points]
+        width = points[1][0] - points[0][0]
+        x, density = points[10]
+        assert density == pytest.approx(np.mean(np.abs(mine - x) <= width / 2) / width, rel=1e-6)
+        assert sum(y for _, y in points) * width == pytest.approx(1)
+    difference = losses["sgtm"] - losses["weak_filter"]
+    shift, most, trimmed, tail = made.claims
+    assert shift.ours.value == pytest.approx(difference.mean())
+    assert most.ours.value == pytest.approx(100 * np.mean(difference > 0))
+    inner = np.sort(difference)[200:-200]
+    assert trimmed.ours.value == pytest.approx(100 * inner.mean() / difference.mean())
+    by_rank = np.sort(losses["sgtm"]) - np.sort(losses["no_filter"])
+    assert tail.ours.value == pytest.approx(100 * by_rank[-20:].sum() / by_rank.sum())
+    assert all(claim.holds for claim in made.claims)
+
+
+def test_a_rise_of_a_few_tokens_is_not_broad():
+    documents, reference = np.repeat(np.arange(50), 40), np.full(2000, 3.0)
+    few = np.where(np.arange(2000) % 20 == 0, 10.0, 2.99)
+
+    def make(key, planned):
+        pair = {"sgtm": (few, reference), "weak_filter": (reference, few), "strict_filter": (reference, few)}
+        measures = {}
+        if key in pair:
+            measures["token_losses"] = {"calibrated": {"biology": asdict(token_loss_shift(*pair[key], documents))}}
+        return finished(planned, dict.fromkeys(SETS, 5.0), **measures)
+
+    assert [claim.holds for claim in drawn("figure-6b", make).claims] == [True, False, False, False]
+
+
+# --- From end to end -------------------------------------------------------------------------------------------------
+
+
+def tiny(config):
+    changes = {
+        "data.n_stories": 64,
+        "data.n_test_stories": 32,
+        "model.d_model": 16,
+        "model.d_mlp": 32,
+        "model.context": 64,
+        "batch.context": 64,
+        "routing.forget_units": 8,
+        "train.budget.amount": 12,
+        "train.evaluations": min(2, config.train.evaluations),
+        "train.checkpoint_every": 2,
+    }
+    return override(config, changes)
+
+
+def test_two_figures_in_small_from_end_to_end(tmp_path, monkeypatch):
+    attack = AttackConfig(steps=2, rows_per_step=2, rows_per_micro_batch=2, context=64, learning_rates=(1e-3,))
+    monkeypatch.setitem(ATTACKS, "smoke", attack)
+    paths = reproduce(["figure-6b", "figure-12"], "smoke", directory=tmp_path, shorten=tiny, figures=ALONE)
+    tokens, matched = (json.loads(path.read_text()) for path in paths)
+    assert len(list((tmp_path / "runs").iterdir())) == 4
+    assert len(tokens["claims"]) == 4
+    tradeoff, relearning = matched["panels"]
+    assert [len(series["points"]) for series in relearning["series"]] == [2, 2, 2]
+    sgtm, *starts = tradeoff["series"][0], *tradeoff["series"][-2:]
+    general = sgtm["points"][-1]["x"]["value"]
+    assert all(series["points"][0]["x"]["value"] >= general for series in starts), "matched from above"
+    assert math.isfinite(matched["claims"][0]["ours"]["value"])

@@ -220,6 +220,16 @@ def test_bad_rows_are_counted_alike_by_two_processes_and_after_an_interruption(t
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+def test_a_tokenizer_can_be_trained_on_the_source(source, tmp_path):
+    config = PrepareConfig(tokenizer="train:300")
+    manifest = prepare(str(source), tmp_path / "out", config)
+    assert manifest.vocabulary_size == 300
+    assert prepare(str(source), tmp_path / "out", config) == manifest
+    for wrong in ("train:", "train:many"):
+        with pytest.raises(ValueError, match="write train:4096"):
+            prepare(str(source), tmp_path / "wrong", PrepareConfig(tokenizer=wrong))
+
+
 def test_held_out_documents_per_category(source, tmp_path):
     manifest = prepare(str(source), tmp_path / "data", PrepareConfig(test_per_category=7))
     split = load_prepared(tmp_path / "data").splits["test"]

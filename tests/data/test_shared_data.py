@@ -1,5 +1,6 @@
 """Real text, where it is at hand: token counts to the token, and hardly any padding. `make stress` runs all of it."""
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from excise.data.packing import empty_shares
 from excise.data.prepare import PrepareConfig, prepare
 from excise.data.shards import load_prepared, read_manifest
 from excise.data.sources import SourceConfig
+from excise.data.tokens import VERIFIED, Tokenizer
 
 SHARED = Path(os.environ.get("EXCISE_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here; set EXCISE_SHARED_DATA")
@@ -50,6 +52,15 @@ def test_one_process_and_an_engine_write_the_same_bytes(engine, tmp_path):
     config = PrepareConfig(tokenizer=str(SHARED / "tokenizer_gpt2" / "tokenizer.json"))
     prepare(str(SHARED / name), tmp_path / "other", config, processes=1, engine=engine)
     assert read_manifest(tmp_path / "two") == read_manifest(tmp_path / "other")
+
+
+def test_gpt2_is_verified_on_real_text():
+    tokenizer = Tokenizer.load(SHARED / "tokenizer_gpt2" / "tokenizer.json")
+    assert tokenizer.sha256 == VERIFIED["gpt2"]
+    for file in (SHARED / "mini").glob("*.test.jsonl.gz"):
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            for text in (json.loads(line)["text"][:5000] for line in lines):
+                assert tokenizer.encode(text) == tokenizer.encode_with_offsets(text)[0]
 
 
 def test_the_small_cuts_are_read_whole(tmp_path):

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from tokenizers import models
 
 from excise.data.stories import stories
-from excise.data.tokens import STORY_TOKENIZER, Tokenizer, story_tokenizer, train_story_tokenizer, train_tokenizer
+from excise.data.tokens import (
+    STORY_TOKENIZER,
+    VERIFIED,
+    Tokenizer,
+    story_tokenizer,
+    train_story_tokenizer,
+    train_tokenizer,
+)
 
 
 @given(st.text())
@@ -58,6 +65,13 @@ def test_the_fast_encoder_gives_the_tokens_of_the_other(words: list[str]) -> Non
     text = "".join(words)
     assert story_tokenizer()._fast is not None
     assert story_tokenizer().encode(text) == story_tokenizer().encode_with_offsets(text)[0]
+
+
+def test_the_shipped_tokenizer_is_verified_on_many_stories() -> None:
+    assert story_tokenizer().sha256 == VERIFIED["stories"]
+    for story in stories(300, seed=1, split="test"):
+        for text in (story.english, story.spanish):
+            assert story_tokenizer().encode(text) == story_tokenizer().encode_with_offsets(text)[0]
 
 
 def test_a_tokenizer_that_the_fast_encoder_cannot_express_is_left_to_the_other() -> None:

@@ -27,6 +27,11 @@ END_OF_TEXT = "<|endoftext|>"
 STORY_TOKENIZER = Path(__file__).with_name("stories_tokenizer.json")
 STORY_VOCABULARY_SIZE = 4096
 STORIES_TO_TRAIN_ON = 10_000
+VERIFIED = {
+    "stories": "784c767c1fc0e19f9f789dbf44bafc0a4e8cbbb7764785f2220c496751c676ad",
+    "gpt2": "a5cbc135b0f9df854bf1a815ced2bce7f0fd366ae60a02a6257fd2182e89889b",
+}
+"""Digests of tokenizers whose fast encoding the tests have compared with HuggingFace's on much text."""
 
 
 def smallest_type(n: int) -> type[np.unsignedinteger[Any]]:

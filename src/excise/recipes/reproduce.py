@@ -233,16 +233,11 @@ def draw(figure: Figure, scale: Scale, groups: Mapping[str, Group]) -> FigureRes
 
 
 def told(groups: Sequence[Group]) -> str:
-    """What a reader must know of the runs behind a figure."""
-    if not groups:
+    """What the intervals of a figure are over."""
+    seeds = max((len(group) for group in groups), default=0)
+    if not seeds:
         return ""
-    tokens = [run.results.provenance.tokens for group in groups for run in group]
-    seeds = max(len(group) for group in groups)
-    intervals = (
-        f"Intervals of 95 % are over {seeds} seeds." if seeds > 1 else "One seed; any intervals are over documents."
-    )
-    spread = f"{min(tokens):,} to {max(tokens):,}" if len(set(tokens)) > 1 else f"{tokens[0]:,}"
-    return f"{len(tokens)} run{'s' if len(tokens) > 1 else ''} of {spread} tokens. {intervals}"
+    return f"Intervals of 95 % are over {seeds} seeds." if seeds > 1 else "One seed; any intervals are over documents."
 
 
 def line(run: FinishedRun) -> RunLine:

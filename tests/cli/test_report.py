@@ -73,7 +73,7 @@ def test_runs_are_compared_from_their_files_alone(runs, tmp_path):
     ("command", "message"),
     [
         ("report", "name what to report on: excise report DIRECTORY, or excise report RUN..."),
-        ("report nowhere", "nowhere holds neither figures nor runs"),
+        ("report nowhere", "there is no folder nowhere"),
         ("report UNTRAINED", "has not been evaluated yet; do that first"),
         ("report REPRODUCTION REPRODUCTION", "figure-1 is there twice"),
         ("report DAMAGED", "figure-1.json holds no figure: tokens is unknown"),

@@ -225,6 +225,8 @@ def test_a_tokenizer_can_be_trained_on_the_source(source, tmp_path):
     manifest = prepare(str(source), tmp_path / "out", config)
     assert manifest.vocabulary_size == 300
     assert prepare(str(source), tmp_path / "out", config) == manifest
+    with pytest.raises(ValueError, match="options differ"):
+        prepare(str(source), tmp_path / "out", PrepareConfig(tokenizer="train:400"))
     for wrong in ("train:", "train:many"):
         with pytest.raises(ValueError, match="write train:4096"):
             prepare(str(source), tmp_path / "wrong", PrepareConfig(tokenizer=wrong))

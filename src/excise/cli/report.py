@@ -64,10 +64,12 @@ def figures_in(sources: Sequence[Path]) -> list["FigureResults"]:
 
 
 def runs_in(source: Path) -> list[Path]:
-    """The run in a directory, or all runs of a folder."""
-    found = [source] if (source / "config.json").exists() else sorted(p.parent for p in source.glob("*/config.json"))
+    """The run in a directory, or all evaluated runs of a folder or of its folder `runs`."""
+    if not source.is_dir():
+        raise ValueError(f"there is no folder {source}; name what excise reproduce or excise train wrote")
+    if (source / "config.json").exists():
+        return [source]
+    found = [file.parent for pattern in ("*", "runs/*") for file in sorted(source.glob(f"{pattern}/results.json"))]
     if not found:
-        raise ValueError(
-            f"{source} holds neither figures nor runs; give it what excise reproduce or excise train wrote"
-        )
+        raise ValueError(f"{source} holds neither figures nor runs that were evaluated (excise evaluate RUN does that)")
     return found

@@ -1,5 +1,6 @@
 """excise reproduce FIGURE..."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -77,7 +78,18 @@ def main(args: Sequence[str]) -> int:
         written = (search if arguments.search else draw)(arguments, sources, listeners, adapt)
     for path in written:
         console.print(str(path), highlight=False)
+    if not arguments.search:
+        console.print(verdict(written), highlight=False)
     return 0
+
+
+def verdict(written: Sequence[Path]) -> str:
+    """How many claims of the figures that were drawn hold."""
+    from excise.evals.figure import read_figure
+
+    figures = [read_figure(path) for path in written if path.suffix == ".json"]
+    counts = Counter(claim.holds for figure in figures for claim in figure.claims)
+    return f"{counts[True]} claims hold, {counts[False]} do not, {counts[None]} cannot be decided"
 
 
 def search(arguments: ReproduceArguments, sources: "Sources", listeners: "Listeners", adapt: "Shorten") -> list[Path]:

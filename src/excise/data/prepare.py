@@ -215,6 +215,8 @@ def _plan(source: Source, config: PrepareConfig, tokenizer: Tokenizer) -> dict[s
     options = {name: value for name, value in asdict(config).items() if name != "source"}
     labels = sha256_of(Path(config.labels) / LABELS) if config.labels else ""
     described = {"tokenizer": tokenizer.sha256, "labels": labels, "fields": asdict(config.source.fields)}
+    if config.tokenizer.startswith("train:"):
+        described["trained"] = config.tokenizer
     plan: dict[str, Any] = json.loads(json.dumps({**source.description, "options": options | described}))
     return plan
 

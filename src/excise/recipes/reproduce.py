@@ -80,11 +80,11 @@ def reproduce(
             logger.info("%s needs %s again, whose checkpoints are gone", run.name, lost.name)
             complete(lost, title)
             drawn.difference_update(lost.figures)
-        work.do(run, listeners(f"{title} {run.name:<{width}}"))
+        work.do(run, listeners(f"{title} {short(run):<{width}}"))
 
     draw_finished()
     left = [run for run in planned.runs.values() if not work.is_done(run)]
-    width = max((len(run.name) for run in left), default=0)
+    width = max((len(short(run)) for run in left), default=0)
     for number, run in enumerate(left, start=1):
         complete(run, f"{number:>{len(str(len(left)))}}/{len(left)}")
         if not keep_checkpoints:
@@ -198,6 +198,11 @@ class Workshop:
         trained = RunDirectory(self.trained(run.planned.config))
         results = read_results(files.results_file)
         return FinishedRun(run.name, files.config(), results, trained.metrics(), attacks_in(files.path))
+
+
+def short(run: Run) -> str:
+    """The name of a run without its digest."""
+    return run.name.rpartition("-")[0]
 
 
 def attacks_in(directory: Path) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ VERDICTS = {
 """By what a claim's `holds` is: class, mark and words."""
 STAMP = "pipeline check only"
 SCALES = {
-    "smoke": "tiny models on the embedded texts: two cores, minutes",
+    "smoke": "tiny models on the embedded texts, minutes on two cores: a check that everything works, a tendency at best",
     "small": "models of up to 8 million parameters on real text: one GPU",
     "paper": "the paper’s models, data and settings",
 }

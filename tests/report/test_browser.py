@@ -1,25 +1,12 @@
 """The page in a real browser: it fits a phone, is quiet, and asks nobody for anything."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from excise.report.page import write_report
+from tests.report.browser import opened_quietly
 from tests.report.example import example_results
-
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright", exc_type=ImportError)
-CHROMIUM = Path("/usr/bin/chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs {CHROMIUM}")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def long_words() -> dict[str, Any]:
@@ -37,16 +24,7 @@ def long_words() -> dict[str, Any]:
 def test_the_page_fits_the_screen_without_errors_or_requests(browser, tmp_path, width, scheme, results):
     path = tmp_path / "report.html"
     write_report(results, path)
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    complaints, requests = [], []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(path.as_uri())
-    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert complaints == []
-    assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
+    page = opened_quietly(browser, path, width, scheme)
     page.close()
 
 

@@ -7,21 +7,11 @@ from typing import Any
 import pytest
 
 from excise.report.reproduction import write_reproduction
+from tests.report.browser import opened_quietly
 from tests.report.example_figures import all_figures
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright", exc_type=ImportError)
-CHROMIUM = Path("/usr/bin/chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs {CHROMIUM}")
 SMALLEST_TEXT = 8.5
 """In pixels, on a phone."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +32,7 @@ def page(browser, report) -> Iterator[Any]:
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
 def test_the_report_fits_is_quiet_asks_nobody_and_is_accessible(browser, report, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    complaints, requests = [], []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(report.as_uri())
-    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert complaints == []
-    assert [url for url in requests if not url.startswith("data:")] == [report.as_uri()]
+    page = opened_quietly(browser, report, width, scheme)
     found = axe.Axe().run(page)
     assert [(one["id"], one["nodes"][0]["html"]) for one in found.response["violations"]] == []
     page.close()

@@ -14,18 +14,23 @@ from tests.routing.paper import FIRST_DOMAIN, Effect, effect_of, parameters_of
 
 
 def naive_gradients(
-    model: GPT, documents: list[list[int]], labels: list[list[int]], routing: RoutingConfig
+    model: GPT,
+    documents: list[list[int]],
+    labels: list[list[int]],
+    routing: RoutingConfig,
+    own: dict[str, list[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """The gradient of each parameter from documents (tokens) with a label per token."""
+    """The gradient of each parameter from documents (tokens) with a label per token, some tokens being a domain's own."""
+    own = own or {}
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    assert shapes == parameters_of(routing, model.config), "a name must end in the part of the table"
+    assert shapes == parameters_of(routing, model.config, own), "a name must end in the part of the table"
     n_predicted = sum(len(document) - 1 for document in documents)
     total = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
     for document, token_labels in zip(documents, labels, strict=True):
         row_labels = token_labels[1:]  # a loss carries the label of its target
         for label in sorted(set(row_labels)):
             live = torch.tensor([row == label for row in row_labels])
-            losses = naive_losses(model, document, [effect_of(routing, row) for row in row_labels], live)
+            losses = naive_losses(model, document, [effect_of(routing, row) for row in row_labels], live, own)
             weight = routing.forget_weight if label >= FIRST_DOMAIN else 1.0
             model.zero_grad()
             (weight * losses[live].sum() / n_predicted).backward()
@@ -37,11 +42,15 @@ def naive_gradients(
     return total
 
 
-def naive_losses(model: GPT, document: list[int], effects: list[Effect], live: Tensor) -> Tensor:
+def naive_losses(
+    model: GPT, document: list[int], effects: list[Effect], live: Tensor, own: dict[str, list[int]] | None = None
+) -> Tensor:
     """The loss of each pair of one document; rows that are not live pass no gradient to others."""
+    own = own or {}
     tokens, targets = torch.tensor(document[:-1]), torch.tensor(document[1:])
-    table = full(model.tokens.weight)
-    x = table[tokens] + full(model.positions.weight)[: len(tokens)]
+    table = naive_table(model, own)
+    seen = sight(model.config.vocabulary_size, effects, own)
+    x = table[tokens] * seen[torch.arange(len(tokens)), tokens, None] + full(model.positions.weight)[: len(tokens)]
     for i, block in enumerate(model.blocks):
         reach = model.config.window if i % 2 else len(tokens)
         heads = naive_heads(block, norm(block.norm_1, x), reach, live)
@@ -52,10 +61,29 @@ def naive_losses(model: GPT, document: list[int], effects: list[Effect], live: T
         unit_parts = [part for part, w in block.mlp.up.weight.items() for _ in range(len(w))]
         units = gated(F.gelu(units, approximate="tanh"), unit_parts, effects)
         x = x + units @ full(block.mlp.down.weight, 1).T + full(block.mlp.down.bias)
-    logits = norm(model.norm, x) @ table.T
+    logits = norm(model.norm, x) @ table.T * seen
     if model.output_bias is not None:
         logits = logits + full(model.output_bias)
     return F.cross_entropy(logits, targets, reduction="none")
+
+
+def naive_table(model: GPT, own: dict[str, list[int]]) -> Tensor:
+    """The vector of each token, taken from the part that has it."""
+    owner = {token: (f"forget/{domain}", i) for domain, tokens in own.items() for i, token in enumerate(tokens)}
+    core = next(part for part in model.tokens.weight if not part.startswith("forget/"))
+    others = [token for token in range(model.config.vocabulary_size) if token not in owner]
+    owner |= {token: (core, i) for i, token in enumerate(others)}
+    return torch.stack([model.tokens.weight[part][i] for _, (part, i) in sorted(owner.items())])
+
+
+def sight(n_tokens: int, effects: list[Effect], own: dict[str, list[int]]) -> Tensor:
+    """Whether each row can see each token: 0 where the token belongs to a module that is hidden from the row."""
+    seen = torch.ones(len(effects), n_tokens)
+    for row, effect in enumerate(effects):
+        for domain, tokens in own.items():
+            if f"forget/{domain}" in effect.hide:
+                seen[row, tokens] = 0
+    return seen
 
 
 def naive_heads(block, x: Tensor, reach: int, live: Tensor) -> Tensor:

@@ -20,9 +20,11 @@ def routing_for(rule: str = "sgtm", n_domains: int = 1, **options: Any) -> Routi
     return RoutingConfig(**{"rule": rule, "domains": domains, **small, **options})
 
 
-def small_model(routing: RoutingConfig, config: GPTConfig = SMALL, seed: int = 0) -> GPT:
+def small_model(
+    routing: RoutingConfig, config: GPTConfig = SMALL, seed: int = 0, own: dict[str, list[int]] | None = None
+) -> GPT:
     """A model with large random weights everywhere, so that no path is silent."""
-    parts = partition(routing, n_layers=config.n_layers, n_heads=config.n_heads, d_mlp=config.d_mlp)
+    parts = partition(routing, n_layers=config.n_layers, n_heads=config.n_heads, d_mlp=config.d_mlp, tokens=own)
     model = GPT(config, parts, seed)
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():

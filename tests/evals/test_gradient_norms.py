@@ -52,17 +52,18 @@ def naive_gradient(model, documents):
 
 
 @pytest.mark.parametrize(
-    ("routing", "config"),
+    ("routing", "config", "own"),
     [
-        (routing_for("sgtm", embeddings="retain"), SMALL),
-        (routing_for("sgtm_joint_projection", embeddings="retain"), replace(SMALL, output_bias=False)),
-        (routing_for("sgtm", n_domains=2), SMALL),
+        (routing_for("sgtm", embeddings="retain"), SMALL, {}),
+        (routing_for("sgtm_joint_projection", embeddings="retain"), replace(SMALL, output_bias=False), {}),
+        (routing_for("sgtm", n_domains=2), SMALL, {}),
+        (routing_for("sgtm", n_domains=2), SMALL, {"spanish": [5, *range(30, 50)], "biology": [0, 3, 60]}),
     ],
-    ids=["a module", "joint projections, no output bias", "two domains, joint embeddings"],
+    ids=["a module", "joint projections, no output bias", "two domains, joint embeddings", "own tokens"],
 )
-def test_norms_and_cosines_are_those_of_one_document_at_a_time(routing, config, monkeypatch):
+def test_norms_and_cosines_are_those_of_one_document_at_a_time(routing, config, own, monkeypatch):
     monkeypatch.setattr(measurement, "DOCUMENTS_PER_BATCH", 3)
-    model = small_model(routing, config)
+    model = small_model(routing, config, own=own)
     sets = {"retain": documents_of(LENGTHS, seed=1), "spanish": documents_of(LENGTHS[::-1], seed=2)}
     labelled = {domain: random_documents(5, seed=3 + i) for i, domain in enumerate(routing.domains)}
     measured = gradient_norms(

@@ -92,6 +92,20 @@ def test_a_step_on_the_gpu_is_a_step_on_the_cpu(rule):
         assert (gradients["cuda"][name] - expected).norm() <= 1e-4 * expected.norm() + 1e-7, name
 
 
+@pytest.mark.parametrize("labels", [[0, 1, 2], [1], [2]], ids=str)
+def test_own_tokens_in_half_precision_are_those_of_the_plain_step(labels):
+    routing, device = routing_for("sgtm", embeddings="retain"), torch.device("cuda")
+    documents = random_documents(9)
+    batch = batch_of(documents, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(documents)]).to(device)
+    exact, fast = (small_model(routing, own={"spanish": [3, 5, *range(17, 31)]}).to(device) for _ in range(2))
+    accumulate(exact, [batch], routing)
+    accumulate(fast, [batch], routing, torch.autocast("cuda", torch.bfloat16))
+    for (name, expected), found in zip(exact.named_parameters(), fast.parameters(), strict=True):
+        assert (expected.grad is None) == (found.grad is None), name
+        if expected.grad is not None:
+            assert (found.grad - expected.grad).norm() <= 0.03 * expected.grad.norm() + 1e-6, name
+
+
 def test_forget_data_alone_leaves_retain_parameters_without_a_gradient():
     routing = routing_for("sgtm", embeddings="retain")
     documents = random_documents(6)
@@ -105,8 +119,8 @@ def test_forget_data_alone_leaves_retain_parameters_without_a_gradient():
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("rule", ["sgtm", "none"])
 def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, compiled):
-    """Bit for bit, over steps of several micro-batches: of all labels, of one label, with labels inside a document, and of
-    another shape; with weights that change from step to step."""
+    """Over steps of several micro-batches: of all labels, of one label, with labels inside a document, and of another shape;
+    with weights that change from step to step. Bit for bit; compiled, a later graph for other shapes may round otherwise."""
     routing, device = routing_for(rule), torch.device("cuda")
     documents = random_documents(8, longest=20)
 
@@ -131,11 +145,16 @@ def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, compiled):
     for batches in steps:
         expected = accumulate(plain, batches, routing, precision)
         found = accumulate_passes(passes, batches)
-        assert found.total == expected.total
+        torch.testing.assert_close(found.total, expected.total, rtol=1e-3 if compiled else 0.0, atol=0.0)
         for (name, p), q in zip(plain.named_parameters(), fast.parameters(), strict=True):
-            assert (p.grad is None and q.grad is None) or torch.equal(p.grad, q.grad), name
+            assert (p.grad is None) == (q.grad is None), name
+            if p.grad is not None:
+                assert (p.grad - q.grad).norm() <= (0.02 if compiled else 0.0) * p.grad.norm(), name
         for optimizer in optimizers:
             optimizer.step()
+        with torch.no_grad():  # what differs by rounding would be far apart after a few steps
+            for p, q in zip(plain.parameters(), fast.parameters(), strict=True):
+                q.copy_(p)
     assert len(passes.recordings) == {"sgtm": 3, "none": 1}[rule]
 
 
@@ -152,7 +171,9 @@ def test_the_head_adds_up_chunks(monkeypatch):
         logits = torch.nn.functional.linear(hidden, weight, bias)
         expected = torch.nn.functional.cross_entropy(logits, targets, ignore_index=-1, reduction="sum")
         with torch.autocast("cuda", torch.bfloat16):
-            found, _ = head.head_losses(hidden, weight, bias, targets, torch.ones(200, device="cuda"), False)
+            found, _ = head.head_losses(
+                hidden, [head.HeadPiece(weight, False)], bias, targets, torch.ones(200, device="cuda"), False
+            )
         assert (found - expected).abs() < 0.01 * expected
         for a, b in zip(torch.autograd.grad(found, given), torch.autograd.grad(expected, given), strict=True):
             assert (a - b).norm() < 0.02 * b.norm()

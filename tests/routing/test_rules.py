@@ -27,7 +27,7 @@ def test_every_parameter_is_in_the_part_that_the_paper_names(rule, embeddings, n
     routing = routing_for(rule, n_domains, embeddings=embeddings, norms=norms, **sizes)
     parts = partition(routing, n_layers=SMALL.n_layers, n_heads=SMALL.n_heads, d_mlp=SMALL.d_mlp)
     shapes = {name: tuple(parameter.shape) for name, parameter in GPT(SMALL, parts).named_parameters()}
-    assert shapes == parameters_of(routing, SMALL)
+    assert shapes == parameters_of(routing, SMALL, {})
 
 
 @pytest.mark.parametrize("n_domains", [1, 3])

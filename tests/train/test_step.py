@@ -5,9 +5,10 @@ import torch
 
 from excise.labels import forget_part, part_of, parts_of
 from excise.model.gpt import compile_blocks
+from excise.routing.route import PLAIN, single_route
 from excise.train.loop import build_optimizer
 from excise.train.run import TrainConfig
-from excise.train.step import accumulate, clip_by_part
+from excise.train.step import accumulate, clip_by_part, route_of
 from tests.small import ROUTED_RULES, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
 
 
@@ -172,3 +173,19 @@ def test_compiled_blocks_give_the_same_gradients(rule):
         assert gradients[0].keys() == gradients[1].keys()
         for name, expected in gradients[0].items():
             assert (gradients[1][name] - expected).norm() <= 1e-5 * expected.norm() + 1e-8, name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rule", ["none", "sgtm", "gradient_routing"])
+def test_compiled_blocks_compute_the_same_where_no_gradient_is_wanted(rule):
+    """As when a run is evaluated while it trains."""
+    torch._dynamo.reset()
+    routing = routing_for(rule)
+    batch = batch_of(*documents_of_all_labels(routing))
+    model = small_model(routing)
+    routes = [PLAIN, route_of(batch, routing.effects), *map(single_route, routing.effects)]
+    with torch.no_grad():
+        expected = [model.hidden(**batch.inputs, route=route) for route in routes]
+        compile_blocks(model, backend="aot_eager")
+        for route, hidden in zip(routes, expected, strict=True):
+            torch.testing.assert_close(model.hidden(**batch.inputs, route=route), hidden)

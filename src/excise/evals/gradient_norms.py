@@ -22,7 +22,7 @@ from excise.evals.losses import batches_of
 from excise.labels import part_of
 from excise.model.gpt import GPT
 from excise.routing.route import PLAIN
-from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit
+from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable
 
 DOCUMENTS_PER_BATCH = 16
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -136,7 +136,7 @@ class _PerDocument:
     def __init__(self, model: GPT, references: Mapping[str, Tensor]) -> None:
         self.model, self.references = model.requires_grad_(False), references
         for name, layer in model.named_modules():
-            if isinstance(layer, Embedding):
+            if isinstance(layer, (Embedding, TokenTable)):
                 layer.register_forward_hook(partial(self._watch, partial(self._lookup, name, layer)))
             elif isinstance(layer, (OutputSplit, InputSplit, Norm)):
                 layer.register_forward_hook(partial(self._watch, partial(self._layer, name, layer)))
@@ -177,19 +177,23 @@ class _PerDocument:
             g = self.model.logits(h).softmax(-1)  # n V
             g[torch.arange(n), batch.targets[b, :n]] -= 1
             gradient = g.T @ (h / n)  # V D
-            self._measure("tokens.weight", tokens.weight, gradient.unsqueeze(0), only=only)
+            self._measure("tokens.weight", tokens.weight, tokens.by_place(gradient).unsqueeze(0), only=only)
             if bias is not None:
                 self._measure("output_bias", bias, g.mean(0, keepdim=True), only=only)
-            dhidden[b, :n] = g @ tokens.weight[tokens.part] / n
+            dhidden[b, :n] = g @ tokens.full(PLAIN) / n
             self.head_rows[b, :n] = gradient[batch.tokens[b, :n]]
         return dhidden
 
-    def _lookup(self, name: str, layer: Embedding, ids: Tensor, g: Tensor) -> None:
+    def _lookup(self, name: str, layer: Embedding | TokenTable, ids: Tensor, g: Tensor) -> None:
         """What looking up adds: |lookup|^2, and |head + lookup|^2 - |head|^2 where the head has the same table."""
         same = (ids.unsqueeze(-1) == ids.unsqueeze(-2)).to(g.dtype)  # B T T
         rows = same @ g + (2 * self.head_rows if layer is self.model.tokens else 0)  # B T D
-        tables = self.references[f"{name}.weight.{layer.part}"].view(-1, *layer.weight[layer.part].shape)  # R V D
-        self.products[layer.part] += torch.stack([(g * x).sum((1, 2)) for x in (rows, *(t[ids] for t in tables))], 1)
+        owners = layer.owners(ids) if isinstance(layer, TokenTable) else [(True, ids)]
+        for (part, table), (mine, places) in zip(layer.weight.items(), owners, strict=True):
+            own = g if mine is True else g * mine
+            tables = self.references[f"{name}.weight.{part}"].view(-1, *table.shape)  # R V D
+            looked_up = (table[places.clamp(0, len(table) - 1)] for table in tables)
+            self.products[part] += torch.stack([(own * x).sum((1, 2)) for x in (rows, *looked_up)], 1)
 
     def _measure(self, name: str, full: nn.ParameterDict, gradient: Tensor, axis: int = 0, only: slice = ALL) -> None:
         """Count the gradients (B and the shape of the full parameter) of all documents, or of some only."""

@@ -17,21 +17,22 @@ from torch import Tensor
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(-1e30)
+LANES = tl.constexpr(8)  # sums of a query's weights that stay apart until the end, as threads would have to meet
 
 
 @triton.jit
-def _place(T, H: tl.constexpr, M: tl.constexpr):
-    """The row, the head and the first position of a program, of which there are so many for each row and head."""
-    n = tl.cdiv(T, M)
-    of_head = tl.program_id(0) // n
-    return (of_head // H).to(tl.int64), of_head % H, tl.program_id(0) % n * M
+def _place(M: tl.constexpr):
+    """The row, the head and the first position of a program."""
+    return tl.program_id(2).to(tl.int64), tl.program_id(1), tl.program_id(0) * M
 
 
 @triton.jit
-def _block(base, places, width: tl.constexpr, n, K: tl.constexpr, P: tl.constexpr):
-    """Vectors of one head at some places (places P), zero beyond the row and beyond the head."""
+def _block(base, places, width: tl.constexpr, n, K: tl.constexpr, P: tl.constexpr, CHECKED: tl.constexpr = True):
+    """Vectors of one head at some places (places P), zero beyond the head and, where this is checked, beyond the row."""
     k = tl.arange(0, P)
-    inside = (places < n)[:, None] & (k < K)[None, :]
+    inside = (k < K)[None, :]
+    if CHECKED:
+        inside = inside & (places < n)[:, None]
     return tl.load(base + places[:, None] * width + k[None, :], mask=inside, other=0.0)
 
 
@@ -54,8 +55,8 @@ def _met(firsts, start, T, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def _seen(queries, keys, first):
-    return (keys[None, :] <= queries[:, None]) & (keys[None, :] >= first[:, None])
+def _seen(keys, first, queries):
+    return (keys >= first) ^ (keys > queries)  # `first` is never after its query; for an "and" LLVM selects twice
 
 
 @triton.jit
@@ -63,18 +64,20 @@ def _attend(
     most, total, y, q, keys, queries, first, begin, end, T,
     width: tl.constexpr, K: tl.constexpr, P: tl.constexpr, N: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
+    n = tl.arange(0, N)
+    keys += begin * width  # a pointer that advances: addresses made of `start` would turn it and the mask into 64 bits
     for start in range(begin, end, N):
-        at = start + tl.arange(0, N)
-        s = tl.dot(q, tl.trans(_block(keys, at, width, T, K, P)))
+        s = tl.dot(q, tl.trans(_block(keys, n, width, T - start, K, P, MASKED)))
         if MASKED:
-            s = tl.where(_seen(queries, at, first), s, float("-inf"))
+            s = tl.where(_seen((start + n)[None, :], first[:, None], queries[:, None]), s, float("-inf"))
         new = tl.maximum(most, tl.max(s, 1) * LOG2_E)
         p = tl.exp2(s * LOG2_E - new[:, None])
         shrink = tl.exp2(most - new)
-        total = total * shrink + tl.sum(p, 1)
-        v = _block(keys + K, at, width, T, K, P)
+        total = total * shrink[:, None] + tl.sum(p.reshape(q.shape[0], N // LANES, LANES), 1)
+        v = _block(keys + K, n, width, T - start, K, P, MASKED)
         y = tl.dot(p.to(v.dtype), v, y * shrink[:, None])
         most = new
+        keys += N * width
     return most, total, y
 
 
@@ -83,18 +86,19 @@ def _forward_kernel(
     qkv, firsts, out, lse, T,
     H: tl.constexpr, K: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    row, head, start = _place(T, H, M)
+    row, head, start = _place(M)
     width: tl.constexpr = H * 3 * K
     base, firsts = qkv + row * T * width + head * 3 * K, firsts + row * T
     queries = start + tl.arange(0, M)
     q = _block(base, queries, width, T, K, P)
     first = tl.load(firsts + queries, mask=queries < T, other=0)
     a, b, c, d = _met(firsts, start, T, M, N)
-    most, total, y = tl.full([M], NEVER, tl.float32), tl.zeros([M], tl.float32), tl.zeros([M, P], tl.float32)
+    most, total, y = tl.full([M], NEVER, tl.float32), tl.zeros([M, LANES], tl.float32), tl.zeros([M, P], tl.float32)
     most, total, y = _attend(most, total, y, q, base + K, queries, first, a, b, T, width, K, P, N, True)
     most, total, y = _attend(most, total, y, q, base + K, queries, first, b, c, T, width, K, P, N, False)
     most, total, y = _attend(most, total, y, q, base + K, queries, first, c, d, T, width, K, P, N, True)
-    _store(out + row * T * (H * K) + head * K, queries, H * K, T, K, P, y / total[:, None])
+    total = tl.sum(total, 1)
+    _store(out + row * T * (H * K) + head * K, queries, H * K, T, K, P, y * (1 / total)[:, None])
     tl.store(lse + (row * H + head) * T + queries, most + tl.log2(total), mask=queries < T)
 
 
@@ -103,14 +107,17 @@ def _query_gradient(
     dq, q, g, lse, delta, keys, queries, first, begin, end, T,
     width: tl.constexpr, K: tl.constexpr, P: tl.constexpr, N: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
+    n = tl.arange(0, N)
+    keys += begin * width
     for start in range(begin, end, N):
-        at = start + tl.arange(0, N)
-        k, v = _block(keys, at, width, T, K, P), _block(keys + K, at, width, T, K, P)
+        k = _block(keys, n, width, T - start, K, P, MASKED)
+        v = _block(keys + K, n, width, T - start, K, P, MASKED)
         p = tl.exp2(tl.dot(q, tl.trans(k)) * LOG2_E - lse[:, None])
         if MASKED:
-            p = tl.where(_seen(queries, at, first), p, 0.0)
-        ds = p * (tl.dot(g, tl.trans(v)) - delta[:, None])
+            p = tl.where(_seen((start + n)[None, :], first[:, None], queries[:, None]), p, 0.0)
+        ds = p * tl.dot(g, tl.trans(v), tl.broadcast_to(delta[:, None], p.shape))
         dq = tl.dot(ds.to(k.dtype), k, dq)
+        keys += N * width
     return dq
 
 
@@ -119,14 +126,14 @@ def _query_kernel(
     qkv, firsts, out, lse, dout, deltas, dqkv, T,
     H: tl.constexpr, K: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    row, head, start = _place(T, H, M)
+    row, head, start = _place(M)
     width: tl.constexpr = H * 3 * K
     at_head, at_output, at_row = row * T * width + head * 3 * K, row * T * (H * K) + head * K, (row * H + head) * T
     base, firsts = qkv + at_head, firsts + row * T
     queries = start + tl.arange(0, M)
     q, g = _block(base, queries, width, T, K, P), _block(dout + at_output, queries, H * K, T, K, P)
     y = _block(out + at_output, queries, H * K, T, K, P)
-    delta = tl.sum(g.to(tl.float32) * y.to(tl.float32), 1)
+    delta = -tl.sum(g.to(tl.float32) * y.to(tl.float32), 1)  # negative, so that a product can start from it
     tl.store(deltas + at_row + queries, delta, mask=queries < T)  # the kernel below reads it
     own = tl.load(lse + at_row + queries, mask=queries < T, other=0.0)
     first = tl.load(firsts + queries, mask=queries < T, other=0)
@@ -143,18 +150,23 @@ def _key_gradients(
     dk, dv, k, v, base, douts, lses, deltas, firsts, keys, begin, end, T,
     width: tl.constexpr, narrow: tl.constexpr, K: tl.constexpr, P: tl.constexpr, M: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
+    m = tl.arange(0, M)
+    base, douts, firsts = base + begin * width, douts + begin * narrow, firsts + begin
+    lses, deltas = lses + begin, deltas + begin
     for start in range(begin, end, M):
-        at = start + tl.arange(0, M)
-        q, g = _block(base, at, width, T, K, P), _block(douts, at, narrow, T, K, P)
-        lse = tl.load(lses + at, mask=at < T, other=float("inf"))
-        delta = tl.load(deltas + at, mask=at < T, other=0.0)
+        q = _block(base, m, width, T - start, K, P, MASKED)
+        g = _block(douts, m, narrow, T - start, K, P, MASKED)
+        inside = (m < T - start) | (not MASKED)
+        lse, delta = tl.load(lses + m, mask=inside, other=float("inf")), tl.load(deltas + m, mask=inside, other=0.0)
         p = tl.exp2(tl.dot(k, tl.trans(q)) * LOG2_E - lse[None, :])
         if MASKED:
-            first = tl.load(firsts + at, mask=at < T, other=T)
-            p = tl.where((keys[:, None] <= at[None, :]) & (keys[:, None] >= first[None, :]), p, 0.0)
+            first = tl.load(firsts + m, mask=inside, other=T)
+            p = tl.where(_seen(keys[:, None], first[None, :], (start + m)[None, :]), p, 0.0)
         dv = tl.dot(p.to(g.dtype), g, dv)
-        ds = p * (tl.dot(v, tl.trans(g)) - delta[None, :])
+        ds = p * tl.dot(v, tl.trans(g), tl.broadcast_to(delta[None, :], p.shape))
         dk = tl.dot(ds.to(q.dtype), q, dk)
+        base, douts, firsts = base + M * width, douts + M * narrow, firsts + M
+        lses, deltas = lses + M, deltas + M
     return dk, dv
 
 
@@ -163,7 +175,7 @@ def _key_kernel(
     qkv, firsts, lasts, lse, dout, deltas, dqkv, T,
     H: tl.constexpr, K: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    row, head, start = _place(T, H, N)
+    row, head, start = _place(N)
     width: tl.constexpr = H * 3 * K
     at_head, at_output, at_row = row * T * width + head * 3 * K, row * T * (H * K) + head * K, (row * H + head) * T
     base, g, firsts, lasts = qkv + at_head, dout + at_output, firsts + row * T, lasts + row * T
@@ -190,7 +202,7 @@ def attend_inside(qkv: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Ten
     B, T, H, _, K = qkv.shape
     out, lse = qkv.new_empty(B, T, H, K), qkv.new_empty(B, H, T, dtype=torch.float32)
     tile = forward_tile(K)
-    grid = (B * H * triton.cdiv(T, tile["M"]),)
+    grid = (triton.cdiv(T, tile["M"]), H, B)
     _forward_kernel[grid](qkv, first, out, lse, T, H, K, padded(K), **tile)
     return out, lse
 
@@ -207,10 +219,10 @@ def attend_inside_backward(qkv: Tensor, first: Tensor, last: Tensor, out: Tensor
     B, T, H, _, K = qkv.shape
     dqkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
     tile = query_tile(K)
-    grid = (B * H * triton.cdiv(T, tile["M"]),)
+    grid = (triton.cdiv(T, tile["M"]), H, B)
     _query_kernel[grid](qkv, first, out, lse, dout, delta, dqkv, T, H, K, padded(K), **tile)
     tile = key_tile(K)
-    grid = (B * H * triton.cdiv(T, tile["N"]),)
+    grid = (triton.cdiv(T, tile["N"]), H, B)
     _key_kernel[grid](qkv, first, last, lse, dout, delta, dqkv, T, H, K, padded(K), **tile)
     return dqkv
 
@@ -243,7 +255,7 @@ def forward_tile(K: int) -> dict[str, int]:
 
 
 def query_tile(K: int) -> dict[str, int]:
-    return {"M": 64, "N": 32, "num_warps": 4, "num_stages": 1 if K <= 8 else 3}
+    return {"M": 64, "N": 32, "num_warps": 4, "num_stages": 3}
 
 
 def key_tile(K: int) -> dict[str, int]:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from excise.model.attention import Pattern, attend, has_kernels, masked_pattern, pattern_of
 from excise.routing.head import head_losses, losses_without_gradient
 from excise.routing.head import logits as head_logits
-from excise.routing.linear import OUTPUT, routed_linear
+from excise.routing.linear import stop_gradient
 from excise.routing.partition import BlockPartition, Partition, Piece, Pieces, whole
-from excise.routing.route import PLAIN, Route, Rows
-from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, normal, stored
+from excise.routing.route import PLAIN, Route
+from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable, normal, stored
 
 INITIAL_STD = 0.02
 
@@ -127,7 +127,8 @@ class GPT(nn.Module):
         self.partition = partition or whole(config.n_layers, config.n_heads, config.d_mlp)
         check_sizes(config, self.partition)
         V, D, part = config.vocabulary_size, config.d_model, self.partition.embeddings
-        self.tokens = Embedding(normal(seed, "tokens", (V, D), INITIAL_STD), part)
+        vectors, parts = normal(seed, "tokens", (V, D), INITIAL_STD), self.partition
+        self.tokens = TokenTable(vectors, part, parts.tokens, parts.domains)
         self.positions = Embedding(normal(seed, "positions", (config.context, D), INITIAL_STD), part)
         self.blocks = nn.ModuleList(
             Block(config, pieces, self.partition.norms, i % 2 == 1, seed, f"blocks.{i}")
@@ -174,11 +175,13 @@ class GPT(nn.Module):
 
     def logits(self, hidden: Tensor, route: Route = PLAIN, shift: Tensor | None = None) -> Tensor:
         """The tied output head (B T V), with a calibration bias added where one is given."""
-        weight, bias, frozen = self._head(route, shift)
+        bias = self._bias(shift)
         if not torch.is_grad_enabled():
-            return head_logits(hidden, weight, bias)
-        biases = [] if bias is None else [bias]
-        return routed_linear(hidden, [weight], [frozen], OUTPUT, biases, [frozen] * len(biases))
+            return head_logits(hidden, self.tokens.full(route), bias)
+        logits = self.tokens.products(hidden, route)
+        if bias is None:
+            return logits
+        return logits + stop_gradient(bias.expand_as(logits), route.freeze.get(self.tokens.part, False))
 
     def losses(
         self, hidden: Tensor, targets: Tensor, weights: Tensor, route: Route = PLAIN, shift: Tensor | None = None
@@ -187,25 +190,30 @@ class GPT(nn.Module):
 
         Equal to the cross-entropy of the logits, without ever holding all of them.
         """
-        weight, bias, frozen = self._head(route, shift)
-        return head_losses(hidden, weight, bias, targets, weights, frozen)
+        bias, table = self._bias(shift), self.tokens
+        return head_losses(
+            hidden,
+            table.head(route),
+            None if bias is None else table.by_place(bias),
+            table.placed(targets.clamp_min(0)).where(targets >= 0, targets),
+            weights,
+            route.freeze.get(table.part, False),
+        )
 
     def losses_with(
         self, hidden: Tensor, targets: Tensor, shifts: Sequence[Tensor | None], route: Route = PLAIN
     ) -> Tensor:
         """Each row's loss with each of these calibration biases (S ...), where no gradient is wanted; a row whose target
         is negative has none."""
-        weight, bias, _ = self._head(route, None)
         rows, wanted = hidden.flatten(0, -2), targets.clamp_min(0).flatten()
-        losses = losses_without_gradient(rows, weight, bias, wanted, shifts)
+        losses = losses_without_gradient(rows, self.tokens.full(route), self._bias(None), wanted, shifts)
         return losses.view(-1, *targets.shape).where(targets >= 0, 0.0)
 
-    def _head(self, route: Route, shift: Tensor | None) -> tuple[Tensor, Tensor | None, Rows]:
-        part = self.tokens.part
-        bias = None if self.output_bias is None else self.output_bias[part]
-        if shift is not None:
-            bias = shift if bias is None else bias + shift
-        return self.tokens.weight[part], bias, route.freeze.get(part, False)
+    def _bias(self, shift: Tensor | None) -> Tensor | None:
+        bias = None if self.output_bias is None else self.output_bias[self.tokens.part]
+        if shift is None:
+            return bias
+        return shift if bias is None else bias + shift
 
 
 def compile_blocks(model: GPT, backend: str = "inductor") -> None:

@@ -4,6 +4,7 @@ The gradients are computed in the forward pass, where each chunk's logits are at
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,25 +29,51 @@ SMALLEST = torch.finfo(torch.float32).tiny
 """A probability below this counts as this in the loss that is reported; the gradient knows no such limit."""
 
 
+@dataclass(frozen=True)
+class HeadPiece:
+    """Consecutive tokens of the head that are in one part."""
+
+    weight: Tensor
+    frozen: Rows
+    """Rows that give it no gradient."""
+    hidden: Rows = False
+    """Rows to which its vectors are zero; where that is all of them, so is the weight."""
+
+
 def head_losses(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, frozen: Rows
+    hidden: Tensor,
+    pieces: Sequence[HeadPiece],
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor,
+    frozen_bias: Rows,
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum of the losses of all rows, for the backward pass, and each row's loss.
 
-    Shapes: hidden ... D, weight V D, targets and weights ...; a row whose target is negative has no loss. The head gets
-    no gradient from frozen rows.
+    Shapes: hidden ... D, bias V, targets and weights ...; a row whose target is negative has no loss.
     """
     counted = targets >= 0
-    rows, wanted = hidden.flatten(0, -2), targets.clamp_min(0).flatten()
-    if torch.is_grad_enabled():
-        frozen_rows = frozen if isinstance(frozen, bool) else frozen.reshape(-1, 1)
-        row_weights = (weights * counted).flatten()
-        total, losses = _HeadLosses.apply(  # type: ignore[no-untyped-call]
-            rows, weight, bias, wanted, row_weights, frozen_rows
-        )
-        return total, losses.view(targets.shape).where(counted, 0.0)
-    losses = losses_without_gradient(rows, weight, bias, wanted)[0].view(targets.shape).where(counted, 0.0)
-    return (losses * weights).sum(), losses
+    if not torch.is_grad_enabled() and all(isinstance(piece.hidden, bool) for piece in pieces):
+        weight = torch.cat([piece.weight for piece in pieces])
+        losses = losses_without_gradient(hidden.flatten(0, -2), weight, bias, targets.clamp_min(0).flatten())[0]
+        losses = losses.view(targets.shape).where(counted, 0.0)
+        return (losses * weights).sum(), losses
+    flat = [HeadPiece(piece.weight, _flat(piece.frozen), _flat(piece.hidden)) for piece in pieces]
+    total, losses = _HeadLosses.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2),
+        bias,
+        targets.clamp_min(0).flatten(),
+        (weights * counted).flatten(),
+        _flat(frozen_bias),
+        [piece.frozen for piece in flat],
+        [piece.hidden for piece in flat],
+        *(piece.weight for piece in flat),
+    )
+    return total, losses.view(targets.shape).where(counted, 0.0)
+
+
+def _flat(rows: Rows) -> Rows:
+    return rows if isinstance(rows, bool) else rows.reshape(-1, 1)
 
 
 def losses_without_gradient(
@@ -87,22 +114,32 @@ def padded(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Ten
     )
 
 
+Gated = Sequence[tuple[slice, Tensor]]
+"""Columns of the head, and the rows (N 1) that they are hidden from."""
+
+
 def _losses_and_gradients(
-    hidden: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, n_tokens: int, losses: Tensor
+    hidden: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, n_tokens: int, losses: Tensor, gated: Gated
 ) -> Tensor:
     """The loss of each row, written to `losses`, and the gradient of its logits."""
-    if HAS_KERNELS and hidden.is_cuda and hidden.dtype in HALVES:
+    has_kernels = HAS_KERNELS and hidden.is_cuda and hidden.dtype in HALVES
+    if has_kernels and not gated:
         return head_kernels.losses_and_gradients(hidden.contiguous(), head, bias, targets, n_tokens, losses)
-    p, t = nn.functional.linear(hidden, head, bias).softmax(-1), targets.unsqueeze(-1)
+    logits = nn.functional.linear(hidden, head, bias)
+    for columns, rows in gated:
+        logits[:, columns] = torch.where(rows, 0.0 if bias is None else bias[columns], logits[:, columns])
+    if has_kernels:
+        return head_kernels.losses_and_gradients_in_place(logits, targets, n_tokens, losses)
+    p, t = logits.softmax(-1), targets.unsqueeze(-1)
     losses.copy_(-p.gather(-1, t).squeeze(-1).float().clamp_min(SMALLEST).log())
     return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype))
 
 
-def _with_ones(hidden: Tensor, weights: Tensor) -> Tensor:
-    """Inputs of the head with a one beside them, all times their weights: what the gradients of weight and bias are sums
-    of. (N D+)"""
+def _with_ones(hidden: Tensor, weights: Tensor, bias_weights: Tensor) -> Tensor:
+    """Inputs of the head times their weights, and beside them ones times theirs: what the gradients of weight and bias are
+    sums of. (N D+)"""
     n_empty = BIAS_COLUMNS[hidden.device.type] - 1
-    return torch.cat([hidden * weights, weights, weights.new_zeros(len(weights), n_empty)], -1)
+    return torch.cat([hidden * weights, bias_weights, weights.new_zeros(len(weights), n_empty)], -1)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -116,34 +153,66 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 class _HeadLosses(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, frozen: Rows
+        ctx: Any,
+        hidden: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor,
+        frozen_bias: Rows,
+        frozen: Sequence[Rows],
+        hidden_from: Sequence[Rows],
+        *pieces: Tensor,
     ) -> tuple[Tensor, Tensor]:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        weight = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         head, offset = padded(weight, bias, dtype)
         (V, D), chunk = weight.shape, CHUNK[device]
         if HAS_KERNELS and device == "cuda" and head_kernels.is_narrow(D, dtype):
             chunk = NARROW_CHUNK
-        needs_hidden, needs_head = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and frozen is not True
+        needs_hidden, needs_head = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
+        moves_bias = bias is not None and frozen_bias is not True
+        moves = [a is not True and b is not True for a, b in zip(frozen, hidden_from, strict=True)]
         dhidden = torch.empty_like(hidden) if needs_hidden else None
-        dhead = weight.new_zeros(len(head), D + BIAS_COLUMNS[device]) if needs_head else None
+        dhead = None
+        if needs_head and (moves_bias or any(moves)):
+            dhead = weight.new_zeros(len(head), D + BIAS_COLUMNS[device])
         losses = torch.empty_like(weights)
         weights = weights.unsqueeze(-1)  # N 1
-        head_weights = hide(weights, frozen)
+        bias_weights = hide(weights, frozen_bias)
+        piece_weights = [hide(hide(weights, a), b) for a, b in zip(frozen, hidden_from, strict=True)]
+        columns = _columns([len(piece) for piece in pieces], len(head))
+        gated = [(at, rows) for at, rows in zip(columns, hidden_from, strict=True) if not isinstance(rows, bool)]
         for start in range(0, len(targets), chunk):
             here = slice(start, start + chunk)
-            g = _losses_and_gradients(hidden[here].to(dtype), head, offset, targets[here], V, losses[here])
+            gated_here = [(at, rows[here]) for at, rows in gated]
+            g = _losses_and_gradients(hidden[here].to(dtype), head, offset, targets[here], V, losses[here], gated_here)
             # Weights are applied to the narrow side, D, and never to the wide one, V.
-            if dhidden is not None:
-                torch.mul(g @ head, weights[here], out=dhidden[here])
             if dhead is not None:
-                _add_product(dhead, g.T, _with_ones(hidden[here], head_weights[here]).to(dtype))
-        dweight = None if dhead is None else dhead[:V, :D]
-        dbias = None if dhead is None or bias is None else dhead[:V, D]
-        ctx.save_for_backward(dhidden, dweight, dbias)
+                for at, of_piece, moved in zip(columns, piece_weights, moves, strict=True):
+                    if moved or moves_bias:
+                        inputs = _with_ones(hidden[here], of_piece[here], bias_weights[here])
+                        _add_product(dhead[at], g[:, at].T, inputs.to(dtype))
+            if dhidden is not None:
+                for at, rows in gated_here:
+                    g[:, at].masked_fill_(rows, 0.0)
+                torch.mul(g @ head, weights[here], out=dhidden[here])
+        dbias = dhead[:V, D] if dhead is not None and moves_bias else None
+        dpieces = [
+            dhead[at.start : at.start + len(piece), :D] if dhead is not None and moved else None
+            for at, piece, moved in zip(columns, pieces, moves, strict=True)
+        ]
+        ctx.save_for_backward(dhidden, dbias, *dpieces)
         ctx.mark_non_differentiable(losses)
         return (losses * weights.squeeze(-1)).sum(), losses
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if gradient is None else gradient * scale for gradient in ctx.saved_tensors), None, None, None
+        dhidden, dbias, *dpieces = (None if d is None else d * scale for d in ctx.saved_tensors)
+        return dhidden, dbias, None, None, None, None, None, *dpieces
+
+
+def _columns(sizes: Sequence[int], width: int) -> list[slice]:
+    """The columns of each piece; the last one has those that pad the head."""
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], width], strict=True)]

@@ -29,9 +29,7 @@ def losses_and_gradients(
     is 0."""
     (N, D), W = hidden.shape, len(head)
     if bias is None or not is_narrow(D, hidden.dtype):
-        logits = torch.nn.functional.linear(hidden, head, bias)
-        _in_place[(N,)](logits, targets, losses, W, n_tokens, TILE=4096, num_warps=8)
-        return logits
+        return losses_and_gradients_in_place(torch.nn.functional.linear(hidden, head, bias), targets, n_tokens, losses)
     lse, gradients = torch.empty_like(losses), hidden.new_empty(N, W)
     sizes = (N, W, D, max(16, triton.next_power_of_2(D)))
     blocks = triton.cdiv(N, 128)
@@ -40,6 +38,12 @@ def losses_and_gradients(
         hidden, head, bias, targets, lse, gradients, *sizes, 128, 64, 16, num_warps=4, num_stages=4
     )
     return gradients
+
+
+def losses_and_gradients_in_place(logits: Tensor, targets: Tensor, n_tokens: int, losses: Tensor) -> Tensor:
+    """The same from logits (N W), in whose memory the gradient is written."""
+    _in_place[(len(logits),)](logits, targets, losses, logits.shape[1], n_tokens, TILE=4096, num_warps=8)
+    return logits
 
 
 @triton.jit

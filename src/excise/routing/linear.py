@@ -39,8 +39,9 @@ def routed_linear(
     x: Tensor, weights: list[Tensor], frozen: list[Rows], axis: int, biases: list[Tensor], frozen_biases: list[Rows]
 ) -> Tensor:
     """x W^T + b with W and b in pieces, each frozen in its own rows."""
-    if len(weights) == 1 and all(rows is False for rows in (*frozen, *frozen_biases)):
-        return torch.nn.functional.linear(x, weights[0], _join(biases, 0) if biases else None)
+    in_one_piece = len(weights) == 1 and all(rows is False for rows in (*frozen, *frozen_biases))
+    if in_one_piece or not torch.is_grad_enabled():  # where no gradient is wanted, nothing is frozen
+        return torch.nn.functional.linear(x, _join(weights, axis), _join(biases, 0) if biases else None)
     y: Tensor = _RoutedLinear.apply(x, axis, len(weights), frozen, frozen_biases, *weights, *biases)  # type: ignore[no-untyped-call]
     return y
 

@@ -2,10 +2,11 @@
 
 Heads add up through W_O and MLP units through W_2, so a module is a set of heads and units of its own in each block:
 W_QKV, W_1 and b_1 split by output, W_O and W_2 split by input. Modules come first, in the order of their domains.
+A module may have tokens of its own too, beyond the paper: their rows of the table that embeddings and output head share.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from excise.labels import JOINT, RETAIN, forget_part
 from excise.routing.rules import ATTENTION_IN, ATTENTION_OUT, BLOCK, MLP_IN, MLP_OUT, RULES, RoutingConfig
@@ -13,7 +14,7 @@ from excise.routing.rules import ATTENTION_IN, ATTENTION_OUT, BLOCK, MLP_IN, MLP
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive heads or units of one part."""
+    """Consecutive heads, units or tokens of one part."""
 
     part: str
     size: int
@@ -68,6 +69,8 @@ class Partition:
     """Heads in each block, those of modules that were removed included."""
     d_mlp: int
     """MLP units in each block, counted alike."""
+    tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By domain the tokens whose vectors are in its module, or were until it was removed."""
 
     def without(self, domain: str) -> "Partition":
         """The same model with one module never built."""
@@ -86,14 +89,21 @@ def whole(n_layers: int, n_heads: int, d_mlp: int, part: str = JOINT) -> Partiti
     return Partition(blocks, part, part, (), n_heads, d_mlp)
 
 
-def partition(routing: RoutingConfig, *, n_layers: int, n_heads: int, d_mlp: int) -> Partition:
-    """The parts that a routing config gives to a model of this size."""
+def partition(
+    routing: RoutingConfig,
+    *,
+    n_layers: int,
+    n_heads: int,
+    d_mlp: int,
+    tokens: Mapping[str, Sequence[int]] | None = None,
+) -> Partition:
+    """The parts that a routing config gives to a model of this size, with tokens of their own for some domains."""
     _check_room(routing, n_layers, n_heads, d_mlp)
     if not routing.modules:
         return whole(n_layers, n_heads, d_mlp)
     holding = range(n_layers) if routing.layers == "all" else routing.layers
     blocks = tuple(_block(routing, layer in holding, n_heads, d_mlp) for layer in range(n_layers))
-    return Partition(blocks, routing.embeddings, routing.norms, routing.domains, n_heads, d_mlp)
+    return Partition(blocks, routing.embeddings, routing.norms, routing.domains, n_heads, d_mlp, tokens or {})
 
 
 def _block(routing: RoutingConfig, has_module: bool, n_heads: int, d_mlp: int) -> BlockPartition:

@@ -6,11 +6,14 @@ partition nor the rule.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
+from excise.labels import forget_part
+from excise.routing.head import HeadPiece
 from excise.routing.linear import INPUT, OUTPUT, hide, routed_linear, stop_gradient
 from excise.routing.partition import Piece, Pieces
 from excise.routing.route import Route, Rows
@@ -125,8 +128,103 @@ class Norm(nn.Module):
         return x * stop_gradient(weight.expand_as(x), frozen) + stop_gradient(bias.expand_as(x), frozen)
 
 
+class TokenTable(nn.Module):
+    """The vectors of all tokens, for looking up and for the output head: in the core, but for tokens that a module has as
+    its own.
+
+    Tokens have *places*: those of modules first, each where its part has its row. Tokens of a module that was removed
+    keep theirs, and have zeros.
+    """
+
+    def __init__(self, values: Tensor, part: str, own: Mapping[str, Sequence[int]], domains: Sequence[str]) -> None:
+        super().__init__()
+        others = set(range(len(values))).difference(*own.values())
+        order = torch.tensor([*chain(*own.values()), *sorted(others)])
+        modules = [Piece(forget_part(domain), len(tokens)) for domain, tokens in own.items()]
+        self.part, self.pieces = part, (*modules, Piece(part, len(others)))
+        self.weight = stored(values[order], self.pieces)
+        for domain in own.keys() - set(domains):
+            del self.weight[forget_part(domain)]
+        self.order: Tensor
+        self.places: Tensor
+        self.register_buffer("order", order, persistent=False)
+        self.register_buffer("places", order.argsort(), persistent=False)
+
+    def forward(self, ids: Tensor, route: Route) -> Tensor:
+        vectors = nn.functional.embedding(self.placed(ids), self._joined(route))
+        for piece, (mine, _) in zip(self.pieces, self.owners(ids), strict=True):
+            vectors = stop_gradient(vectors, both(mine, route.freeze.get(piece.part, False)))
+            vectors = hide(vectors, both(mine, self._hidden(piece, route)))
+        return vectors
+
+    def owners(self, ids: Tensor) -> Iterator[tuple[Rows, Tensor]]:
+        """For each piece: which of the tokens are its own, and at which of its rows these are."""
+        places, start = self.placed(ids), 0
+        for piece in self.pieces:
+            rows = places - start
+            yield len(self.pieces) == 1 or ((rows >= 0) & (rows < piece.size)).unsqueeze(-1), rows
+            start += piece.size
+
+    def placed(self, ids: Tensor) -> Tensor:
+        """Places of tokens."""
+        return ids if len(self.pieces) == 1 else self.places[ids]
+
+    def by_place(self, of_tokens: Tensor) -> Tensor:
+        """Values of all tokens, in the order of their places."""
+        return of_tokens if len(self.pieces) == 1 else of_tokens[self.order]
+
+    def by_token(self, of_places: Tensor) -> Tensor:
+        """Values of all places, in the order of tokens."""
+        return of_places if len(self.pieces) == 1 else of_places[self.places]
+
+    def head(self, route: Route) -> list[HeadPiece]:
+        """The output head, by place."""
+        return [
+            HeadPiece(self._rows(piece, route), route.freeze.get(piece.part, False), self._hidden(piece, route))
+            for piece in self.pieces
+        ]
+
+    def products(self, x: Tensor, route: Route) -> Tensor:
+        """Each row times all vectors, by token (... V)."""
+        pieces = self.head(route)
+        y = routed_linear(x, [piece.weight for piece in pieces], [piece.frozen for piece in pieces], OUTPUT, [], [])
+        if len(pieces) == 1:
+            return y
+        columns = zip(pieces, y.split_with_sizes([piece.size for piece in self.pieces], -1), strict=True)
+        return torch.cat([hide(of_piece, piece.hidden) for piece, of_piece in columns], -1)[..., self.places]
+
+    def full(self, route: Route) -> Tensor:
+        """All vectors by token, as those see them who all see the same (V D)."""
+        return self.by_token(self._joined(route))
+
+    def _joined(self, route: Route) -> Tensor:
+        rows = [self._rows(piece, route) for piece in self.pieces]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def _rows(self, piece: Piece, route: Route) -> Tensor:
+        core: Tensor = self.weight[self.part]
+        if piece.part == self.part:
+            return core
+        if piece.part not in self.weight or self._hidden(piece, route) is True:
+            return core.new_zeros(piece.size, core.shape[1])
+        return self.weight[piece.part]  # type: ignore[no-any-return]
+
+    def _hidden(self, piece: Piece, route: Route) -> Rows:
+        """A core that a rule hides has no heads and units, but its tokens stay."""
+        return False if piece.part == self.part else route.hide.get(piece.part, False)
+
+
+def both(a: Rows, b: Rows) -> Rows:
+    """Rows that are in both."""
+    if isinstance(a, bool):
+        return b if a else False
+    if isinstance(b, bool):
+        return a if b else False
+    return a & b
+
+
 class Embedding(nn.Module):
-    """A table of vectors in one part, for looking up and, where it is tied, for the output head."""
+    """A table of vectors in one part."""
 
     def __init__(self, values: Tensor, part: str) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from torch import nn
 from excise.config import override
 from excise.data.dataset import Data
 from excise.data.loader import Loader
+from excise.data.own_tokens import own_tokens
 from excise.labels import JOINT, RETAIN, part_of
 from excise.model.gpt import GPT, compile_blocks
 from excise.routing.kernels import HAS_KERNELS
@@ -138,12 +139,15 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     check_vocabulary(run, data)
     loader = Loader(data.train, run.batch, config.seed)
     n_steps = config.budget.n_steps(loader)
-    model = build_model(run).to(device)
+    own = own_tokens(data.train, run.routing.modules, run.routing.forget_tokens, run.model.vocabulary_size)
+    model = build_model(run, own).to(device)
     optimizer = build_optimizer(model, config)
     done = Done(step=0, tokens=0, seconds=0.0)
     if files:
         files.open_for(run)
         files.trained_on(DataDigests(data.sha256, data.tokenizer.sha256))
+        if run.routing.forget_tokens and run.routing.modules:
+            files.set_tokens_aside(own)
         if checkpoint := latest_checkpoint(files.checkpoints):
             finished = read_manifest(checkpoint).done.step >= n_steps
             done = load_checkpoint(checkpoint, model, None if finished else optimizer)

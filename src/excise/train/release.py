@@ -23,7 +23,7 @@ from excise.train.checkpoint import (
     saved_steps,
 )
 from excise.train.loop import has_device, pick_device
-from excise.train.run import RunConfig, RunDirectory, build_model
+from excise.train.run import OwnTokens, RunConfig, RunDirectory, build_model
 
 
 def load_run(directory: Path, without: Sequence[str] = (), step: int | None = None) -> tuple[GPT, Done]:
@@ -31,7 +31,7 @@ def load_run(directory: Path, without: Sequence[str] = (), step: int | None = No
     run = RunDirectory(directory).config()
     checkpoint = find_checkpoint(directory, step)
     removed = (*removed_modules(directory), *without)
-    model = build_without(run, removed)
+    model = build_without(run, removed, RunDirectory(directory).own_tokens())
     done = load_checkpoint(checkpoint, model, without=removed)
     device = run.train.device if has_device(run.train.device) else "auto"
     return model.to(pick_device(device)), done
@@ -52,9 +52,9 @@ def find_checkpoint(directory: Path, step: int | None = None) -> Path:
     return checkpoint_at(checkpoints, step)
 
 
-def build_without(run: RunConfig, removed: Sequence[str]) -> GPT:
+def build_without(run: RunConfig, removed: Sequence[str], tokens: OwnTokens | None = None) -> GPT:
     """The untrained model of a run, with some modules never built."""
-    model = build_model(run)
+    model = build_model(run, tokens)
     partition = model.partition
     for domain in removed:
         if domain not in partition.domains:
@@ -99,5 +99,6 @@ def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = 
     write_whole(ablation_file(target), (json.dumps(noted, indent=2) + "\n").encode())
     save_checkpoint(checkpoint, model, None, done)
     files.trained_on(RunDirectory(source).digests())
+    files.set_same_tokens_aside(RunDirectory(source))
     configs.save(RunDirectory(source).config(), files.config_file)  # last, since without it there is no run
     return checkpoint

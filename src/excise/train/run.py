@@ -1,6 +1,7 @@
 """A run: its whole configuration, and the directory it lives in.
 
 config.json            resolved; unknown and missing keys are refused on loading
+tokens.json            where modules have tokens of their own: which, by domain
 data.json              digests of the data and the tokenizer that it is trained on
 metrics.jsonl          a line per logged step
 checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
@@ -11,6 +12,7 @@ results.json           written last of all
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +27,8 @@ from excise.routing.rules import RoutingConfig
 from excise.train.schedule import Budget
 
 Precision = Literal["auto", "float32", "bfloat16"]
+OwnTokens = Mapping[str, Sequence[int]]
+"""By domain the tokens whose vectors are in its module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +100,10 @@ class RunConfig:
         partition(self.routing, n_layers=self.model.n_layers, n_heads=self.model.n_heads, d_mlp=self.model.d_mlp)
 
 
-def build_model(run: RunConfig) -> GPT:
-    """The untrained model of a run."""
+def build_model(run: RunConfig, tokens: OwnTokens | None = None) -> GPT:
+    """The untrained model of a run, whose modules have these tokens of their own."""
     model = run.model
-    parts = partition(run.routing, n_layers=model.n_layers, n_heads=model.n_heads, d_mlp=model.d_mlp)
+    parts = partition(run.routing, n_layers=model.n_layers, n_heads=model.n_heads, d_mlp=model.d_mlp, tokens=tokens)
     return GPT(model, parts, run.train.seed)
 
 
@@ -118,6 +122,7 @@ class RunDirectory:
         self.path = path
         self.config_file = path / "config.json"
         self.data_file = path / "data.json"
+        self.tokens_file = path / "tokens.json"
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.results_file = path / "results.json"
@@ -152,6 +157,25 @@ class RunDirectory:
             configs.save(digests, self.data_file)
         elif self.digests() != digests:
             raise ValueError(f"{self.path} was begun with other data; give it back, or choose another directory")
+
+    def own_tokens(self) -> dict[str, list[int]]:
+        """The tokens that modules have as their own, by domain."""
+        routing = self.config().routing
+        if not (routing.forget_tokens and routing.modules):
+            return {}
+        try:
+            noted: dict[str, list[int]] = json.loads(self.tokens_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.tokens_file} does not say which tokens the modules have ({error})") from None
+        return noted
+
+    def set_tokens_aside(self, tokens: OwnTokens) -> None:
+        """Note the tokens that modules have as their own."""
+        write_whole(self.tokens_file, (json.dumps(tokens) + "\n").encode())
+
+    def set_same_tokens_aside(self, source: "RunDirectory") -> None:
+        if source.tokens_file.exists():
+            self.set_tokens_aside(source.own_tokens())
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of all logged steps; a last line that was cut off is none."""

@@ -74,8 +74,8 @@ def _small(sources: Sources) -> RunConfig:
         data=DataConfig(source=sources.bilingual or "bilingual", forget=(f"{DOMAIN}=es",), retain_share=0.25),
         model=GPTConfig(n_layers=6, d_model=128, n_heads=16, d_mlp=512),
         routing=RoutingConfig(domains=(DOMAIN,), forget_heads=1, forget_units=64),
-        batch=BatchConfig(context=512, rows_per_step=128, rows_per_micro_batch=64),
-        train=TrainConfig(budget=epochs(1), learning_rate=RATES["small"]["sgtm"], warmup_steps=100),
+        batch=BatchConfig(context=512, rows_per_step=128, rows_per_micro_batch=128),
+        train=TrainConfig(budget=epochs(1), learning_rate=RATES["small"]["sgtm"], warmup_steps=100, clip_norm=1.0),
     )
 
 

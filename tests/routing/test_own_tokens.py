@@ -1,0 +1,171 @@
+"""Tokens that a module has as its own: their vectors are seen, updated and removed like its heads and units."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from excise.data.own_tokens import own_tokens
+from excise.data.packing import Corpus
+from excise.evals.losses import without_modules
+from excise.model.ablation import ablate
+from excise.routing.route import mixed_route, single_route
+from excise.train.step import accumulate, routed_losses
+from tests.reference import naive_gradients
+from tests.routing.test_gradients import assert_gradients_equal
+from tests.small import SMALL, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
+
+OWN = {"spanish": [3, 17, 18, 40, 60], "biology": [0, 25], "military": [7]}
+RULES = ["sgtm", "gradient_routing", "activation_masking"]
+
+
+def own_of(routing):
+    return {domain: OWN[domain] for domain in routing.domains}
+
+
+@pytest.mark.parametrize("embeddings", ["joint", "retain"])
+@pytest.mark.parametrize("n_domains", [1, 3])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_mixed_batch_is_one_backward_per_label(rule, n_domains, embeddings):
+    routing = routing_for(rule, n_domains, embeddings=embeddings, forget_heads=1, forget_weight=0.3)
+    model = small_model(routing, own=own_of(routing))
+    documents, labels = documents_of_all_labels(routing, per_label=5)
+    reference = naive_gradients(model, documents, labels, routing, own_of(routing))
+    assert reference["tokens.weight.forget/spanish"].any()
+    accumulate(model, [batch_of(documents, labels)], routing)
+    assert_gradients_equal(model, reference)
+
+
+def test_labels_inside_documents_are_one_backward_per_label():
+    routing = routing_for("sgtm", 2, embeddings="retain")
+    model = small_model(routing, own=own_of(routing))
+    documents = random_documents(8)
+    labels = [[(i // 3 + n) % 4 for i in range(len(document))] for n, document in enumerate(documents)]
+    reference = naive_gradients(model, documents, labels, routing, own_of(routing))
+    accumulate(model, [batch_of(documents, labels)], routing)
+    assert_gradients_equal(model, reference)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_micro_batch_of_one_label_equals_the_masked_path(rule):
+    routing = routing_for(rule, 2, embeddings="retain")
+    documents = random_documents(6)
+    for label, effect in enumerate(routing.effects):
+        batch = batch_of(documents, [[label] * len(document) for document in documents])
+        one, other = (small_model(routing, own=own_of(routing)) for _ in range(2))
+        for model, route in ((one, single_route(effect)), (other, mixed_route(routing.effects, batch.labels))):
+            routed_losses(model, batch, route, torch.ones(batch.targets.shape))[0].backward()
+        for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
+            if a.grad is None:
+                assert b.grad is None or not b.grad.any(), name
+            else:
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-5 * float(b.grad.norm()))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("how", ["remove", "zero", "reinitialise"])
+def test_hiding_a_module_with_tokens_equals_ablating_it(how, grad):
+    routing = routing_for("sgtm", 2)
+    model = small_model(routing, own=own_of(routing))
+    tokens = torch.tensor(random_documents(1, longest=30)[0] + OWN["spanish"]).unsqueeze(0)
+    ablated = ablate(model, "spanish", how)
+    with torch.set_grad_enabled(grad):
+        hidden = model(tokens, route=without_modules(model, ["spanish"]))
+        torch.testing.assert_close(ablated(tokens), hidden, rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(model(tokens), hidden)
+    bias = model.output_bias["joint"]
+    at_own = ablated(tokens)[..., OWN["spanish"]]
+    torch.testing.assert_close(at_own, bias[OWN["spanish"]].expand_as(at_own))
+
+
+def test_a_removed_module_leaves_none_of_its_vectors():
+    model = ablate(small_model(routing_for(), own={"spanish": OWN["spanish"]}), "spanish")
+    assert not any("forget" in name for name, _ in model.named_parameters())
+    assert sum(p.shape[0] for p in model.tokens.weight.values()) == SMALL.vocabulary_size - len(OWN["spanish"])
+
+
+def test_logits_under_a_mixed_route_are_those_of_the_losses():
+    routing = routing_for("sgtm", 2, embeddings="retain")
+    model = small_model(routing, own=own_of(routing))
+    batch = batch_of(*documents_of_all_labels(routing))
+    route = mixed_route(routing.effects, batch.labels)
+    hidden = model.hidden(**batch.inputs, route=route)
+    logits = model.logits(hidden, route)
+    losses = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none")
+    for context in (torch.enable_grad(), torch.no_grad()):
+        with context:
+            found = model.losses(hidden, batch.targets, torch.ones(batch.targets.shape), route)[1]
+        torch.testing.assert_close(found, losses, rtol=1e-5, atol=1e-5)
+
+
+def test_own_tokens_change_nothing_of_an_untrained_model():
+    routing = routing_for()
+    plain = small_model(routing)
+    model = small_model(routing, own={"spanish": OWN["spanish"]})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        values = dict(plain.named_parameters())
+        for name, parameter in model.named_parameters():
+            if not name.startswith("tokens."):
+                parameter.copy_(values[name])
+        table = plain.tokens.weight["joint"]
+        others = [token for token in range(SMALL.vocabulary_size) if token not in OWN["spanish"]]
+        model.tokens.weight["joint"].copy_(table[others])
+        model.tokens.weight["forget/spanish"].copy_(table[OWN["spanish"]])
+        tokens = torch.arange(SMALL.context).unsqueeze(0)
+        torch.testing.assert_close(model(tokens), plain(tokens))
+
+
+def naive_own(documents, labels, domains, share, vocabulary_size):
+    """Frequencies counted one token at a time."""
+    counts = [Counter() for _ in range(2 + len(domains))]
+    for document, label in zip(documents, labels, strict=True):
+        counts[label].update(document)
+    retain = {token: counts[1][token] + 1 for token in range(vocabulary_size)}
+
+    def frequency(of, token):
+        return of[token] / sum(of.values())
+
+    def share_of(i, token):
+        rivals = [frequency(retain, token), *(frequency(of, token) for of in counts[2:])]
+        return frequency(counts[2 + i], token) / sum(rivals)
+
+    return {
+        domain: [token for token in range(vocabulary_size) if share_of(i, token) >= share]
+        for i, domain in enumerate(domains)
+    }
+
+
+def test_own_tokens_are_those_that_almost_only_the_domain_uses():
+    random = np.random.default_rng(0)
+    domains = ("spanish", "biology")
+    labels = random.integers(0, 4, 300).tolist()
+    low = {0: 0, 1: 0, 2: 20, 3: 45}
+    documents = [random.integers(low[label], low[label] + 35, 40).tolist() for label in labels]
+    for share in (0.7, 0.9):
+        expected = naive_own(documents, labels, domains, share, 80)
+        found = own_tokens(Corpus.of(documents, labels), domains, share, 80)
+        assert all(len(expected[domain]) >= 8 for domain in domains)
+        for domain in domains:
+            assert len(found[domain]) == len(expected[domain]) // 8 * 8
+            assert set(found[domain]) <= set(expected[domain])
+
+
+def test_own_tokens_follow_the_labels_of_tokens():
+    documents = [[*range(20)] * 5, [*range(10)] * 10]
+    labels = [([1] * 10 + [2] * 10) * 5, [1] * 100]
+    assert own_tokens(Corpus.of(documents, labels), ("spanish",), 0.8, 20) == {"spanish": [*range(10, 18)]}
+
+
+def test_no_tokens_are_set_aside_unless_wanted():
+    corpus = Corpus.of([[1, 2, 3]], [2])
+    assert own_tokens(corpus, ("spanish",), 0.0, 10) == {}
+    assert own_tokens(corpus, (), 0.9, 10) == {}
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0, -0.1, 2.0])
+def test_a_share_that_says_nothing_is_refused(share):
+    with pytest.raises(ValueError, match=r"routing.forget_tokens=.* must be 0, or above 0.5 and below 1"):
+        routing_for(forget_tokens=share)

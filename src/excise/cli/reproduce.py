@@ -1,10 +1,13 @@
 """excise reproduce FIGURE..."""
 
+import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 from typing import TYPE_CHECKING
 
 import tyro
@@ -43,6 +46,8 @@ class ReproduceArguments:
     """At most so many seeds of each run; 0 means as many as a figure wants."""
     keep_checkpoints: bool = True
     """Whether checkpoints stay when nothing needs them any more."""
+    jobs: int = 1
+    """Runs side by side, in a process each: small models fill neither a GPU nor many cores."""
     search: bool = False
     """Instead of figures, find learning rates: every method of the figures at each rate of one grid, judged on the
     calibration split; writes rates.json."""
@@ -58,29 +63,64 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(ReproduceArguments, args, "reproduce")
     if not arguments.figures and not arguments.list:
         raise ValueError("name figures: excise reproduce figure-3 table-1, or all (--list shows what there is)")
-    from excise.recipes.figures.planned import Sources
-    from excise.recipes.search import at_searched_rates
-
-    names = ("bilingual", "topics", "bilingual_sizes", "topics_sizes")
-    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
-    sources, console = Sources(**given), Console(soft_wrap=True)
-    adapt = at_searched_rates(arguments.rates, arguments.scale) if arguments.rates else lambda config: config
+    sources, adapt = settings(arguments)
+    console = Console(soft_wrap=True)
     if arguments.list:
         show_list(arguments, sources, console, adapt)
         return 0
     from excise.cli.progress import ProgressBar
 
-    with ExitStack() as bars:
+    with ExitStack() as stack:
+        stack.enter_context(helpers(args, arguments.jobs))
 
         def listeners(title: str) -> "Sequence[Listener]":
-            return [bars.enter_context(ProgressBar(console, title))]
+            return [stack.enter_context(ProgressBar(console, title))]
 
-        written = (search if arguments.search else draw)(arguments, sources, listeners, adapt)
+        written = (search if arguments.search else draw)(arguments, sources, adapt, listeners)
+    if not arguments.search:
+        written.append(write_page(arguments.directory))
     for path in written:
         console.print(str(path), highlight=False)
     if not arguments.search:
         console.print(verdict(written), highlight=False)
     return 0
+
+
+def settings(arguments: ReproduceArguments) -> "tuple[Sources, Shorten]":
+    """Where the data are, and what a search has found about runs."""
+    from excise.recipes.figures.planned import Sources
+    from excise.recipes.search import at_searched_rates
+
+    names = ("bilingual", "topics", "bilingual_sizes", "topics_sizes")
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
+    adapt = at_searched_rates(arguments.rates, arguments.scale) if arguments.rates else lambda config: config
+    return Sources(**given), adapt
+
+
+@contextmanager
+def helpers(args: Sequence[str], jobs: int) -> Iterator[None]:
+    """The same command in more processes, which share the work; all have their part of the cores."""
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs} must be at least 1")
+    if jobs == 1:
+        yield
+        return
+    import torch
+
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    torch.set_num_threads(threads)
+    command = [sys.executable, "-m", "excise.cli.main", "reproduce", *args, "--jobs", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    others = [Popen(command, env=environment, stdout=DEVNULL) for _ in range(jobs - 1)]
+    try:
+        yield
+        if failed := [other for other in others if other.wait()]:
+            raise ValueError(
+                f"{len(failed)} of the processes beside this one stopped with an error, which stands above"
+            )
+    finally:
+        for other in others:
+            other.terminate()
 
 
 def verdict(written: Sequence[Path]) -> str:
@@ -92,7 +132,7 @@ def verdict(written: Sequence[Path]) -> str:
     return f"{counts[True]} claims hold, {counts[False]} do not, {counts[None]} cannot be decided"
 
 
-def search(arguments: ReproduceArguments, sources: "Sources", listeners: "Listeners", adapt: "Shorten") -> list[Path]:
+def search(arguments: ReproduceArguments, sources: "Sources", adapt: "Shorten", listeners: "Listeners") -> list[Path]:
     from excise.recipes.search import search_rates
 
     if arguments.rates:
@@ -101,12 +141,10 @@ def search(arguments: ReproduceArguments, sources: "Sources", listeners: "Listen
     return [search_rates(names, scale, sources, arguments.directory, arguments.grid, listeners)]
 
 
-def draw(arguments: ReproduceArguments, sources: "Sources", listeners: "Listeners", adapt: "Shorten") -> list[Path]:
-    """Reproduce figures, and write the page about all that there are."""
+def draw(arguments: ReproduceArguments, sources: "Sources", adapt: "Shorten", listeners: "Listeners") -> list[Path]:
     from excise.recipes.reproduce import reproduce
-    from excise.report.reproduction import read_figures, write_reproduction
 
-    written = reproduce(
+    return reproduce(
         arguments.figures,
         arguments.scale,
         sources,
@@ -116,9 +154,17 @@ def draw(arguments: ReproduceArguments, sources: "Sources", listeners: "Listener
         seeds=arguments.seeds or None,
         shorten=adapt,
     )
-    page = arguments.directory / "report.html"
-    write_reproduction(read_figures(arguments.directory), page)
-    return [*written, page]
+
+
+def write_page(directory: Path) -> Path:
+    """The page about all figures that there are."""
+    from excise.recipes.sharing import taken
+    from excise.report.reproduction import read_figures, write_reproduction
+
+    page = directory / "report.html"
+    with taken(directory / "locks" / page.name, wait=True):
+        write_reproduction(read_figures(directory), page)
+    return page
 
 
 def show_list(arguments: ReproduceArguments, sources: "Sources", console: Console, adapt: "Shorten") -> None:

@@ -4,7 +4,8 @@
     reproduction/figures/figure-3.json                    drawn from the runs' results.json, metrics.jsonl, config.json
 
 A run that several figures want is trained once. It is done when its results.json has all that is wanted of it, and is
-not opened again then, so that results travel without checkpoints.
+not opened again then, so that results travel without checkpoints. Processes that are given the same directory share
+the work.
 """
 
 import logging
@@ -31,6 +32,7 @@ from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.measured import ALL_MEASURES
 from excise.recipes.figures.plan import Plan, Run, Shorten, choose, name_of, needs, plan
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
+from excise.recipes.sharing import taken, work_through
 from excise.train.checkpoint import latest_checkpoint
 from excise.train.loop import Listener, train
 from excise.train.run import RunConfig, RunDirectory
@@ -58,11 +60,12 @@ def reproduce(
     shorten: Shorten = lambda config: config,
     figures: Mapping[str, Figure] = FIGURES,
 ) -> list[Path]:
-    """Do all runs of some figures that are not done yet, and write each figure as soon as its runs are there."""
+    """Do all runs of some figures that are not done yet, and write each figure as soon as its runs are there; several
+    processes may do so in one directory."""
     names = choose(names, figures)
     mixed = MixedSources(directory / "data")
     planned = located(plan(names, scale, sources, seeds=seeds, shorten=shorten, figures=figures), mixed.locate)
-    work = Workshop(planned, directory / "runs", CALIBRATE[scale])
+    work, locks = Workshop(planned, directory / "runs", CALIBRATE[scale]), directory / "locks"
     work.check_sources(mixed)
     paths = {name: directory / "figures" / f"{name}.json" for name in names}
     drawn: set[str] = set()
@@ -71,25 +74,31 @@ def reproduce(
         for name in (name for name in names if name not in drawn):
             if all(work.is_done(run) for run in planned.of_figure(name)):
                 paths[name].parent.mkdir(parents=True, exist_ok=True)
-                write_json(draw(figures[name], scale, work.groups(name)), paths[name])
+                with taken(locks / name, wait=True):
+                    write_json(draw(figures[name], scale, work.groups(name)), paths[name])
                 drawn.add(name)
                 logger.info("%s is drawn", name)
 
     def complete(run: Run, title: str) -> None:
         for lost in work.lost(run):
-            logger.info("%s needs %s again, whose checkpoints are gone", run.name, lost.name)
-            complete(lost, title)
+            with taken(locks / lost.name, wait=True):
+                if work.has_lost(lost):
+                    logger.info("%s needs %s again, whose checkpoints are gone", run.name, lost.name)
+                    complete(lost, title)
             drawn.difference_update(lost.figures)
         work.do(run, listeners(f"{title} {short(run):<{width}}"))
 
-    draw_finished()
-    left = [run for run in planned.runs.values() if not work.is_done(run)]
-    width = max((len(short(run)) for run in left), default=0)
-    for number, run in enumerate(left, start=1):
-        complete(run, f"{number:>{len(str(len(left)))}}/{len(left)}")
+    def do(name: str) -> None:
+        complete(planned.runs[name], f"{left.index(name) + 1:>{len(str(len(left)))}}/{len(left)}")
         if not keep_checkpoints:
             work.drop_checkpoints()
         draw_finished()
+
+    draw_finished()
+    left = [name for name, run in planned.runs.items() if not work.is_done(run)]
+    width = max((len(short(planned.runs[name])) for name in left), default=0)
+    work_through(left, locks, is_done=work.has_done, is_ready=work.is_ready, do=do)
+    draw_finished()
     return list(paths.values())
 
 
@@ -117,6 +126,13 @@ class Workshop:
 
     def is_done(self, run: Run) -> bool:
         return not self.missing(run) and not self.missing_attacks(run)
+
+    def has_done(self, name: str) -> bool:
+        return self.is_done(self.plan.runs[name])
+
+    def is_ready(self, name: str) -> bool:
+        """Whether all that a run needs is done."""
+        return all(self.has_done(name_of(one)) for one in needs(self.plan.runs[name].planned))
 
     def missing(self, run: Run, source: Subject | None = None) -> list[str]:
         """Measures that are wanted and not there, or of another checkpoint than this one."""
@@ -146,8 +162,10 @@ class Workshop:
 
     def lost(self, run: Run) -> list[Run]:
         """Runs that this one needs, done long ago, whose checkpoints are gone."""
-        needed = [self.plan.runs[name_of(one)] for one in needs(run.planned)]
-        return [one for one in needed if latest_checkpoint(RunDirectory(self.directory(one)).checkpoints) is None]
+        return [one for one in (self.plan.runs[name_of(one)] for one in needs(run.planned)) if self.has_lost(one)]
+
+    def has_lost(self, run: Run) -> bool:
+        return latest_checkpoint(RunDirectory(self.directory(run)).checkpoints) is None
 
     def do(self, run: Run, listeners: Sequence[Listener] = ()) -> None:
         """Train a run, or go on with it, and take what is missing of it."""

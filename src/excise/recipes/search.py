@@ -29,6 +29,7 @@ from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.plan import Shorten, choose, name_of, plan
 from excise.recipes.figures.planned import Figure, PlannedRun, Sources
 from excise.recipes.reproduce import located
+from excise.recipes.sharing import taken, work_through
 from excise.train.loop import Listener, train
 from excise.train.run import RunConfig, RunDirectory
 
@@ -94,24 +95,50 @@ def search_rates(
     shorten: Shorten = lambda config: config,
     figures: Mapping[str, Figure] = FIGURES,
 ) -> Path:
-    """Train every method of some figures at each rate, and write all losses and the chosen rates; what is done is kept."""
+    """Train every method of some figures at each rate, and write all losses and the chosen rates; what is done is kept, and
+    several processes may search in one directory."""
     file, grid, mixed = directory / RATES, tuple(rates or GRID[scale]), MixedSources(directory / "data")
-    before = read_search(file, scale).methods if file.exists() else {}
-    search = RateSearch(scale, grid, {name: judged(of.run, of.losses, grid) for name, of in before.items()})
-    for method, (run, config) in methods_of(names, scale, sources, mixed, shorten, figures).items():
+    methods = methods_of(names, scale, sources, mixed, shorten, figures)
+    jobs = {f"{method}-{_word(rate)}": (method, rate) for method in methods for rate in grid}
+    locks = directory / "locks"
+
+    def known() -> dict[str, MethodSearch]:
+        return read_search(file, scale).methods if file.exists() else {}
+
+    def is_done(job: str) -> bool:
+        method, rate = jobs[job]
+        return _word(rate) in losses_of(known(), method)
+
+    def add(more: Mapping[str, Mapping[str, float | None]]) -> None:
+        with taken(locks / RATES, wait=True):
+            before = known()
+            runs = {name: of.run for name, of in before.items()} | {name: methods[name][0] for name in more}
+            write_json(
+                RateSearch(
+                    scale,
+                    grid,
+                    {n: judged(run, {**losses_of(before, n), **more.get(n, {})}, grid) for n, run in runs.items()},
+                ),
+                file,
+            )
+
+    def do(job: str) -> None:
+        method, rate = jobs[job]
+        run, config = methods[method]
         mixed.make(config.data.source)
-        data = load_data(config.data, config.routing.domains)
-        losses = dict(search.methods[method].losses) if method in search.methods else {}
-        for rate in grid:
-            if _word(rate) not in losses:
-                title = f"{run} at {_word(rate)}"
-                at_rate = override(config, {"train.learning_rate": rate})
-                losses[_word(rate)] = validation_loss(at_rate, data, directory / "search", listeners(title))
-                logger.info("%s: %s", title, losses[_word(rate)])
-            search.methods[method] = judged(run, losses, grid)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(search, file)
+        data, title = load_data(config.data, config.routing.domains), f"{run} at {_word(rate)}"
+        at_rate = override(config, {"train.learning_rate": rate})
+        loss = validation_loss(at_rate, data, directory / "search", listeners(title))
+        logger.info("%s: %s", title, loss)
+        add({method: {_word(rate): loss}})
+
+    work_through(list(jobs), locks, is_done=is_done, do=do)
+    add({})  # the grid may be another one than before
     return file
+
+
+def losses_of(methods: Mapping[str, MethodSearch], name: str) -> dict[str, float | None]:
+    return dict(methods[name].losses) if name in methods else {}
 
 
 def methods_of(

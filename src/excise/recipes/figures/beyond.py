@@ -40,6 +40,7 @@ from excise.recipes.figures.frontier import (
     planned,
 )
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedRun, Sources
+from excise.recipes.sharing import taken
 from excise.train.run import RunConfig
 
 # --- Documents that mix labels ---------------------------------------------------------------------------------------
@@ -78,7 +79,9 @@ class MixedSources:
         origin = data.source.removesuffix(MIXED)
         if origin not in EMBEDDED and not is_prepared(Path(origin)):
             return origin
-        write_mixed(*_splits(origin, data), Path(source), data)
+        with taken(Path(f"{source}.lock"), wait=True):
+            if not is_prepared(Path(source)):
+                write_mixed(*_splits(origin, data), Path(source), data)
         return source
 
 

@@ -126,7 +126,8 @@ def test_killed_at_ten_random_moments_it_resumes_to_the_same_bytes(source, tmp_p
     assert contents(out) == contents(tmp_path / "uninterrupted")
 
 
-def test_a_shard_damaged_between_runs_is_made_again(source, data, tmp_path):
+@pytest.mark.parametrize("what", ["tokens flipped", "record emptied"])
+def test_a_share_damaged_between_runs_is_made_again(source, data, tmp_path, what):
     out = tmp_path / "data"
 
     def stop(shard):
@@ -135,7 +136,10 @@ def test_a_shard_damaged_between_runs_is_made_again(source, data, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         prepare(str(source), out, CONFIG, listener=stop)
-    flip(out / "train-00001.tokens.npy")
+    if what == "tokens flipped":
+        flip(out / "train-00001.tokens.npy")
+    else:  # as a loss of power may leave it
+        (out / "train-00001.share.json").write_bytes(b"")
     prepare(str(source), out, CONFIG)
     assert contents(out) == contents(data)
 

@@ -8,7 +8,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,20 +78,8 @@ class Lines:
 
     def rows(self) -> Rows:
         for number, line in enumerate(self.content.split(b"\n"), self.first):
-            where = f"{self.file}:{number}"
-            if not line.strip():
-                continue
-            try:
-                row = _parse(line)
-            except UnicodeDecodeError:
-                yield BadRow(where, "is not UTF-8")
-            except UnicodeEncodeError:
-                yield BadRow(where, "has half of a surrogate pair, which is not Unicode")
-            except json.JSONDecodeError:
-                yield BadRow(where, "is not JSON")
-            else:
-                is_object = isinstance(row, dict)
-                yield document_of(row, self.fields, where) if is_object else BadRow(where, "is not a JSON object")
+            if line.strip():
+                yield _row_of(line, self.fields, f"{self.file}:{number}")
 
 
 Piece = Document | BadRow | Lines
@@ -138,10 +125,24 @@ def read_jsonl(path: Path, fields: Fields) -> Pieces:
         yield Lines(path.name, first, rest, fields)
 
 
+def _row_of(line: bytes, fields: Fields, where: str) -> Document | BadRow:
+    try:
+        row = _parse(line)
+    except UnicodeDecodeError:
+        return BadRow(where, "is not UTF-8")
+    except UnicodeEncodeError:
+        return BadRow(where, "has half of a surrogate pair, which is not Unicode")
+    except json.JSONDecodeError:
+        return BadRow(where, "is not JSON")
+    return document_of(row, fields, where) if isinstance(row, dict) else BadRow(where, "is not a JSON object")
+
+
 def _parse(line: bytes) -> Any:
-    with suppress(json.JSONDecodeError):
-        if orjson is not None:
+    if orjson is not None:
+        try:
             return orjson.loads(line)
+        except json.JSONDecodeError:
+            pass
     row = json.loads(line)  # which reads more, and tells encodings from syntax
     json.dumps(row, ensure_ascii=False).encode()
     return row
@@ -197,8 +198,12 @@ def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document 
     category = row.get(fields.category) if fields.category else label
     if not isinstance(category, str) or not category:
         return BadRow(where, f"has no category in {fields.category!r}")
+    identity = str(row.get(fields.id, where)) if fields.id else where
+    given = row.get("spans")
+    if not given:
+        return Document(identity, text, category, label)
     try:
-        spans = tuple(Span(int(start), int(end), str(name)) for start, end, name in row.get("spans") or ())
+        spans = tuple(Span(int(start), int(end), str(name)) for start, end, name in given)
     except (TypeError, ValueError):
         return BadRow(where, "has spans that are not triples of start, end and label")
     ends = [0, *(span.end for span in spans)]
@@ -206,7 +211,7 @@ def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document 
         return BadRow(where, "has spans that overlap or are out of order")
     if ends[-1] > len(text):
         return BadRow(where, "has a span beyond the end of its text")
-    return Document(str(row.get(fields.id, where)) if fields.id else where, text, category, label, spans)
+    return Document(identity, text, category, label, spans)
 
 
 @dataclass

@@ -95,8 +95,13 @@ FINISHED = ".share.json"
 
 
 def write_finished(folder: Path, finished: Finished) -> None:
-    """Written after the shards of a share, and so a sign that they are whole."""
-    write_whole(folder / (finished.share + FINISHED), json.dumps(asdict(finished)).encode())
+    """Written after the shards of a share, and so a sign that they are whole.
+
+    Nobody waits for the disk: after a loss of power whatever is not as it should be is found, and done again.
+    """
+    temporary = folder / f"{finished.share}.part"
+    temporary.write_bytes(json.dumps(asdict(finished)).encode())
+    os.replace(temporary, folder / (finished.share + FINISHED))
 
 
 def read_finished(folder: Path, share: str) -> Finished | None:
@@ -104,9 +109,9 @@ def read_finished(folder: Path, share: str) -> Finished | None:
     file = folder / (share + FINISHED)
     if not file.exists():
         return None
-    values = json.loads(file.read_text(encoding="utf-8"))
-    shards = tuple(map(_shard, values["shards"]))
     try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        shards = tuple(map(_shard, values["shards"]))
         for shard in shards:
             verify(folder, shard)
     except ValueError:

@@ -46,7 +46,13 @@ def demo_run() -> RunConfig:
         data=DataConfig(n_stories=1500, n_test_stories=300, undiscovered_share=0.1, calibration_share=2 / 3),
         model=GPTConfig(vocabulary_size=4096, context=256, n_layers=2, d_model=96, n_heads=4, d_mlp=384),
         routing=RoutingConfig(
-            domains=(DOMAIN,), forget_heads=1, forget_units=64, norms="retain", embeddings="retain", forget_weight=0.85
+            domains=(DOMAIN,),
+            forget_heads=1,
+            forget_units=64,
+            forget_tokens=0.9,
+            forget_weight=0.15,
+            embeddings="retain",
+            norms="retain",
         ),
         batch=BatchConfig(context=256, rows_per_step=4, rows_per_micro_batch=4),
         train=TrainConfig(
@@ -61,7 +67,7 @@ def demo_run() -> RunConfig:
 
 def demo_runs(sgtm: RunConfig) -> dict[str, RunConfig]:
     """The four methods on the same stories with the same labels."""
-    plain = override(sgtm, {"routing.rule": "none", "routing.forget_weight": 1.0})
+    plain = override(sgtm, {"routing.rule": "none", "routing.forget_weight": 1.0, "routing.forget_tokens": 0.0})
     return {
         "no_filter": plain,
         "data_filter": override(plain, {"data.filter": "weak"}),

@@ -194,7 +194,7 @@ class TokenTable(nn.Module):
         return torch.cat([hide(of_piece, piece.hidden) for piece, of_piece in columns], -1)[..., self.places]
 
     def full(self, route: Route) -> Tensor:
-        """All vectors by token, as those see them who all see the same (V D)."""
+        """All vectors by token (V D), where all rows see the same."""
         return self.by_token(self._joined(route))
 
     def _joined(self, route: Route) -> Tensor:

@@ -155,6 +155,9 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         files.keep_metrics_until(done.step)
     if done.step < n_steps:
         logger.info("training on %s in %s", device, config.precision)
+        for domain, mine in own.items():
+            some = " ".join(repr(data.tokenizer.decode([token])) for token in mine[:8])
+            logger.info("the module of %s has %d tokens of its own, such as %s", domain, len(mine), some)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
     passes = Passes(model, run.routing, autocast(config, device))

@@ -30,7 +30,7 @@ RATES: Mapping[Scale, Mapping[str, float]] = {
     "paper": dict.fromkeys(("no_filter", "data_filter", "perfect_filter", "sgtm", "gradient_routing"), 5e-3),
 }
 """Learning rates by method: the paper's table and DESIGN's, until a search finds better ones."""
-SGTM: Mapping[str, Any] = {"embeddings": "joint", "norms": "joint", "forget_weight": 1.0}
+SGTM: Mapping[str, Any] = {"embeddings": "joint", "norms": "joint", "forget_weight": 1.0, "forget_tokens": 0.0}
 """The routing of SGTM in section 4."""
 ROUTED_BLOCKS = 5 / 8
 """Blocks of Gradient Routing that hold a module, from the first: five of eight, as Cloud et al. had in TinyStories."""
@@ -131,7 +131,7 @@ def standard(
     }
     if not false_positive_rate:  # or else it says how many documents can be false positives
         changes["data.retain_share"] = setup(scale, Sources()).data.retain_share
-    plain = {"embeddings": "joint", "norms": "joint", "forget_weight": 1.0, "rule": "none"}
+    plain = {**SGTM, "rule": "none"}
     return override(base, changes | {f"routing.{name}": value for name, value in plain.items()})
 
 

@@ -66,11 +66,13 @@ def test_an_untrained_demo_fails_loudly(outcome, capsys):
 
 
 def test_methods_differ_in_nothing_but_rule_and_filter():
-    """And the weight on forget tokens, which belongs to SGTM: the other methods train as anybody would."""
+    """And the weight and the tokens of the domain, which belong to SGTM: the other methods train as anybody would."""
     runs = {method: asdict(run) for method, run in demo_runs(demo_run()).items()}
-    assert [run["routing"]["forget_weight"] for run in runs.values()] == [1.0, 1.0, 0.85, 1.0]
+    assert [run["routing"]["forget_weight"] for run in runs.values()] == [1.0, 1.0, 0.15, 1.0]
+    assert [run["routing"]["forget_tokens"] for run in runs.values()] == [0.0, 0.0, 0.9, 0.0]
     for run in runs.values():
         run["routing"]["rule"] = run["routing"]["forget_weight"] = run["data"]["filter"] = None
+        run["routing"]["forget_tokens"] = None
     assert all(run == runs["sgtm"] for run in runs.values())
 
 

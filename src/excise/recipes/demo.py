@@ -140,6 +140,7 @@ def run_demo(directory: Path, sgtm: RunConfig, listeners: Callable[[str], Sequen
             "undiscovered_share": sgtm.data.undiscovered_share,
             "n_stories": sgtm.data.n_stories,
             "forget_weight": sgtm.routing.forget_weight,
+            "forget_tokens": sgtm.routing.forget_tokens,
         },
     )
     write_json(demo_results, directory / "results.json")

@@ -15,6 +15,7 @@ from excise.data.packing import Corpus, evaluation_batches
 from excise.evals import gradient_norms as measurement
 from excise.evals.gradient_norms import GradientNorms, Spread, densities, gradient_norms
 from excise.labels import UNLABELED_ID
+from excise.model.ablation import ablate
 from excise.recipes.paper import tinystories
 from excise.train.run import build_model
 from excise.train.step import accumulate
@@ -80,6 +81,17 @@ def test_norms_and_cosines_are_those_of_one_document_at_a_time(routing, config, 
             for domain, reference in references.items():
                 cosines = [torch.cosine_similarity(gradient[part], reference[part], 0).item() for gradient in alone]
                 assert measured.cosine[name][part][domain].values == pytest.approx(cosines, abs=1e-5)
+
+
+def test_a_model_that_has_lost_a_module_with_own_tokens_is_measured():
+    routing = routing_for("sgtm", n_domains=2)
+    model = ablate(small_model(routing, own={"spanish": [5, *range(30, 50)], "biology": [0, 3, 60]}), "spanish")
+    documents = documents_of(LENGTHS, seed=1)
+    measured = gradient_norms(model, {"retain": corpus_of(documents)}, {"biology": corpus_of(documents)})
+    parameters = by_part(model.named_parameters())
+    for part, theta in parameters.items():
+        norms = [naive_gradient(model, [d])[part].norm().item() / theta.norm().item() for d in documents]
+        assert measured.relative_gradient_norm["retain"][part].values == pytest.approx(norms, rel=1e-4)
 
 
 def test_the_only_labelled_document_has_cosine_1_with_itself():

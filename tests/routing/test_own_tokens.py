@@ -8,8 +8,11 @@ import torch
 
 from excise.data.own_tokens import own_tokens
 from excise.data.packing import Corpus
+from excise.evals.lora import with_adapters
 from excise.evals.losses import without_modules
 from excise.model.ablation import ablate
+from excise.model.gpt import GPT
+from excise.routing.partition import partition
 from excise.routing.route import mixed_route, single_route
 from excise.train.step import accumulate, routed_losses
 from tests.reference import naive_gradients
@@ -79,6 +82,12 @@ def test_hiding_a_module_with_tokens_equals_ablating_it(how, grad):
     torch.testing.assert_close(at_own, bias[OWN["spanish"]].expand_as(at_own))
 
 
+def test_an_attack_by_lora_can_learn_the_vectors_of_own_tokens():
+    model = small_model(routing_for(), own={"spanish": OWN["spanish"]})
+    adapted = with_adapters(ablate(model, "spanish", "reinitialise"), rank=2)
+    assert {name for name, p in adapted.tokens.named_parameters() if p.requires_grad} == {"weight.forget/spanish"}
+
+
 def test_a_removed_module_leaves_none_of_its_vectors():
     model = ablate(small_model(routing_for(), own={"spanish": OWN["spanish"]}), "spanish")
     assert not any("forget" in name for name, _ in model.named_parameters())
@@ -91,31 +100,19 @@ def test_logits_under_a_mixed_route_are_those_of_the_losses():
     batch = batch_of(*documents_of_all_labels(routing))
     route = mixed_route(routing.effects, batch.labels)
     hidden = model.hidden(**batch.inputs, route=route)
-    logits = model.logits(hidden, route)
-    losses = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none")
     for context in (torch.enable_grad(), torch.no_grad()):
         with context:
+            logits = model.logits(hidden, route)
             found = model.losses(hidden, batch.targets, torch.ones(batch.targets.shape), route)[1]
+        losses = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none")
         torch.testing.assert_close(found, losses, rtol=1e-5, atol=1e-5)
 
 
 def test_own_tokens_change_nothing_of_an_untrained_model():
-    routing = routing_for()
-    plain = small_model(routing)
-    model = small_model(routing, own={"spanish": OWN["spanish"]})
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        values = dict(plain.named_parameters())
-        for name, parameter in model.named_parameters():
-            if not name.startswith("tokens."):
-                parameter.copy_(values[name])
-        table = plain.tokens.weight["joint"]
-        others = [token for token in range(SMALL.vocabulary_size) if token not in OWN["spanish"]]
-        model.tokens.weight["joint"].copy_(table[others])
-        model.tokens.weight["forget/spanish"].copy_(table[OWN["spanish"]])
-        tokens = torch.arange(SMALL.context).unsqueeze(0)
-        torch.testing.assert_close(model(tokens), plain(tokens))
+    routing, sizes = routing_for(), {name: getattr(SMALL, name) for name in ("n_layers", "n_heads", "d_mlp")}
+    plain, model = (GPT(SMALL, partition(routing, **sizes, tokens=own), seed=3) for own in ({}, own_of(routing)))
+    tokens = torch.arange(SMALL.context).unsqueeze(0)
+    torch.testing.assert_close(model(tokens), plain(tokens))
 
 
 def naive_own(documents, labels, domains, share, vocabulary_size):
@@ -123,13 +120,12 @@ def naive_own(documents, labels, domains, share, vocabulary_size):
     counts = [Counter() for _ in range(2 + len(domains))]
     for document, label in zip(documents, labels, strict=True):
         counts[label].update(document)
-    retain = {token: counts[1][token] + 1 for token in range(vocabulary_size)}
 
-    def frequency(of, token):
-        return of[token] / sum(of.values())
+    def frequency(of, token, more=0):
+        return (of[token] + more) / sum(of.values())
 
     def share_of(i, token):
-        rivals = [frequency(retain, token), *(frequency(of, token) for of in counts[2:])]
+        rivals = [frequency(counts[1], token, more=1), *(frequency(of, token) for of in counts[2:])]
         return frequency(counts[2 + i], token) / sum(rivals)
 
     return {
@@ -157,6 +153,17 @@ def test_own_tokens_follow_the_labels_of_tokens():
     documents = [[*range(20)] * 5, [*range(10)] * 10]
     labels = [([1] * 10 + [2] * 10) * 5, [1] * 100]
     assert own_tokens(Corpus.of(documents, labels), ("spanish",), 0.8, 20) == {"spanish": [*range(10, 18)]}
+
+
+def test_tokens_are_not_set_aside_without_anything_to_compare_with():
+    """Else the most frequent of all would be."""
+    with pytest.raises(ValueError, match="compares with documents labelled retain, of which there are none"):
+        own_tokens(Corpus.of([[1, 2, 3]], [2]), ("spanish",), 0.9, 10)
+
+
+def test_few_retain_documents_do_not_make_frequent_tokens_the_domain_s():
+    domain, retain = [*range(20)] * 200, [*range(10)] * 10
+    assert own_tokens(Corpus.of([domain, retain], [2, 1]), ("spanish",), 0.8, 50_000) == {"spanish": [*range(10, 18)]}
 
 
 def test_no_tokens_are_set_aside_unless_wanted():

@@ -7,12 +7,13 @@ import torch
 
 from excise.data.dataset import load_data
 from excise.model.ablation import ablate
+from excise.train import loop
 from excise.train.loop import train
 from excise.train.release import load_run, release
 from excise.train.run import RunDirectory
 from tests.train.test_checkpoint import PlugPulledError, small_run, stop_after
 
-RUN = small_run(**{"routing.forget_tokens": 0.8, "batch.label_mixing": "rows"})
+RUN = small_run(**{"routing.forget_tokens": 0.7, "batch.label_mixing": "rows"})
 MODULE = "tokens.weight.forget/spanish"
 
 
@@ -67,6 +68,15 @@ def test_a_share_that_no_token_reaches_sets_none_aside(data, tmp_path):
     train(run, data, tmp_path)
     assert RunDirectory(tmp_path).own_tokens() == {}
     assert list(load_run(tmp_path)[0].tokens.weight) == ["joint"]
+
+
+def test_a_run_goes_on_with_the_tokens_that_it_has_noted(data, tmp_path, monkeypatch):
+    with pytest.raises(PlugPulledError):
+        train(RUN, data, tmp_path, [stop_after(5)])
+    noted = RunDirectory(tmp_path).own_tokens()
+    monkeypatch.setattr(loop, "own_tokens", lambda *_: {"spanish": [*range(16)]})
+    train(RUN, data, tmp_path)
+    assert RunDirectory(tmp_path).own_tokens() == noted
 
 
 @pytest.mark.parametrize("content", [None, "[1"])

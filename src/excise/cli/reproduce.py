@@ -1,13 +1,14 @@
 """excise reproduce FIGURE..."""
 
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import TYPE_CHECKING
 
 import tyro
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from excise.train.loop import Listener
 
     Listeners = Callable[[str], Sequence[Listener]]
+
+
+GRACE = 60.0
+"""Seconds for a process to end a step and save it."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +123,23 @@ def helpers(args: Sequence[str], jobs: int) -> Iterator[None]:
             raise ValueError(
                 f"{len(failed)} of the processes beside this one stopped with an error, which stands above"
             )
-    finally:
+    except KeyboardInterrupt:  # which reaches all of them; they save what they are at
+        stop(others)
+        raise
+    except BaseException:
         for other in others:
-            other.terminate()
+            other.send_signal(signal.SIGINT)
+        stop(others)
+        raise
+
+
+def stop(others: Sequence["Popen[bytes]"]) -> None:
+    """Wait for processes that are about to end, and end those that are not."""
+    for other in others:
+        try:
+            other.wait(GRACE)
+        except TimeoutExpired:
+            other.kill()
 
 
 def verdict(written: Sequence[Path]) -> str:

@@ -2,7 +2,7 @@
 
 A token belongs to a domain where its frequency in the domain's documents is at least a given share of the sum of its
 frequencies there, in retain documents and in those of every other domain. Unlabeled documents, which may hide some of
-the domain, have no say. One occurrence more than there is among the retain documents makes up for rare tokens.
+the domain, have no say. In retain documents every token counts once more than it occurs, to be sure of rare ones.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,14 @@ def own_tokens(corpus: Corpus, domains: Sequence[str], share: float, vocabulary_
     0."""
     if not share or not domains:
         return {}
-    of_retain = counts(corpus, RETAIN_ID, vocabulary_size) + 1
+    of_retain = counts(corpus, RETAIN_ID, vocabulary_size)
+    if not of_retain.any():
+        raise ValueError(
+            "routing.forget_tokens compares with documents labelled retain, of which there are none; label some, or set it to 0"
+        )
     of_domains = [counts(corpus, FIRST_DOMAIN_ID + i, vocabulary_size) for i in range(len(domains))]
-    frequencies = np.stack([of_label / max(of_label.sum(), 1) for of_label in (of_retain, *of_domains)])
-    shares = frequencies[1:] / frequencies.sum(0)
+    in_domains = np.stack([of_domain / max(of_domain.sum(), 1) for of_domain in of_domains])
+    shares = in_domains / ((of_retain + 1) / of_retain.sum() + in_domains.sum(0))
     found = {domain: surest(of_domain, share) for domain, of_domain in zip(domains, shares, strict=True)}
     return {domain: tokens for domain, tokens in found.items() if tokens}
 

@@ -177,7 +177,8 @@ class _PerDocument:
             g = self.model.logits(h).softmax(-1)  # n V
             g[torch.arange(n), batch.targets[b, :n]] -= 1
             gradient = g.T @ (h / n)  # V D
-            self._measure("tokens.weight", tokens.weight, tokens.by_place(gradient).unsqueeze(0), only=only)
+            there = tokens.by_place(gradient)[: sum(map(len, tokens.weight.values()))]
+            self._measure("tokens.weight", tokens.weight, there.unsqueeze(0), only=only)
             if bias is not None:
                 self._measure("output_bias", bias, g.mean(0, keepdim=True), only=only)
             dhidden[b, :n] = g @ tokens.full(PLAIN) / n
@@ -189,7 +190,7 @@ class _PerDocument:
         same = (ids.unsqueeze(-1) == ids.unsqueeze(-2)).to(g.dtype)  # B T T
         rows = same @ g + (2 * self.head_rows if layer is self.model.tokens else 0)  # B T D
         owners = layer.owners(ids) if isinstance(layer, TokenTable) else [(True, ids)]
-        for (part, table), (mine, places) in zip(layer.weight.items(), owners, strict=True):
+        for (part, table), (mine, places) in zip(layer.weight.items(), owners, strict=False):  # removed parts come last
             own = g if mine is True else g * mine
             tables = self.references[f"{name}.weight.{part}"].view(-1, *table.shape)  # R V D
             looked_up = (table[places.clamp(0, len(table) - 1)] for table in tables)

@@ -32,8 +32,11 @@ class LowRank(nn.Module):
 
 
 def with_adapters(model: GPT, rank: int, alpha: float = 32.0, seed: int = 0) -> GPT:
-    """A copy that computes the same, with untrained adapters on all weights of heads and units and nothing else to train."""
+    """A copy that computes the same, with untrained adapters on all weights of heads and units and nothing else to train but
+    vectors of tokens that a module has as its own, which a model as released has in full."""
     adapted = deepcopy(model).requires_grad_(False)
+    for part, vectors in adapted.tokens.weight.items():
+        vectors.requires_grad_(part != adapted.tokens.part)
     for name, layer in list(adapted.named_modules()):
         if isinstance(layer, (OutputSplit, InputSplit)):
             layer.add_module("weight", LowRank(layer.weight, rank, alpha, seed, name))

@@ -176,7 +176,7 @@ class GPT(nn.Module):
     def logits(self, hidden: Tensor, route: Route = PLAIN, shift: Tensor | None = None) -> Tensor:
         """The tied output head (B T V), with a calibration bias added where one is given."""
         bias = self._bias(shift)
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not self.tokens.differs(route):
             return head_logits(hidden, self.tokens.full(route), bias)
         logits = self.tokens.products(hidden, route)
         if bias is None:
@@ -203,8 +203,8 @@ class GPT(nn.Module):
     def losses_with(
         self, hidden: Tensor, targets: Tensor, shifts: Sequence[Tensor | None], route: Route = PLAIN
     ) -> Tensor:
-        """Each row's loss with each of these calibration biases (S ...), where no gradient is wanted; a row whose target
-        is negative has none."""
+        """Each row's loss with each of these calibration biases (S ...), where no gradient is wanted and all rows see the
+        same tokens; a row whose target is negative has none."""
         rows, wanted = hidden.flatten(0, -2), targets.clamp_min(0).flatten()
         losses = losses_without_gradient(rows, self.tokens.full(route), self._bias(None), wanted, shifts)
         return losses.view(-1, *targets.shape).where(targets >= 0, 0.0)

@@ -79,25 +79,24 @@ def reproduce(
                 drawn.add(name)
                 logger.info("%s is drawn", name)
 
-    def complete(run: Run, title: str) -> None:
-        for lost in work.lost(run):
-            with taken(locks / lost.name, wait=True):
-                if work.has_lost(lost):
-                    logger.info("%s needs %s again, whose checkpoints are gone", run.name, lost.name)
-                    complete(lost, title)
-            drawn.difference_update(lost.figures)
-        work.do(run, listeners(f"{title} {short(run):<{width}}"))
-
     def do(name: str) -> None:
-        complete(planned.runs[name], f"{left.index(name) + 1:>{len(str(len(left)))}}/{len(left)}")
+        run = planned.runs[name]
+        for lost in work.lost(run):
+            logger.info("%s needs %s again, whose checkpoints are gone", name, lost.name)
+            work.undo(lost)
+            drawn.difference_update(lost.figures)
+        if not work.is_ready(name):
+            return  # until what was lost is done again, by whoever comes to it first
+        number = left.index(name) + 1 if name in left else "+"
+        work.do(run, listeners(f"{number:>{len(str(len(left)))}}/{len(left)} {short(run):<{width}}"))
         if not keep_checkpoints:
-            work.drop_checkpoints()
+            work.drop_checkpoints(locks)
         draw_finished()
 
     draw_finished()
     left = [name for name, run in planned.runs.items() if not work.is_done(run)]
     width = max((len(short(planned.runs[name])) for name in left), default=0)
-    work_through(left, locks, is_done=work.has_done, is_ready=work.is_ready, do=do)
+    work_through(list(planned.runs), locks, is_done=work.has_done, is_ready=work.is_ready, do=do)
     draw_finished()
     return list(paths.values())
 
@@ -116,6 +115,8 @@ class Workshop:
 
     def __init__(self, planned: Plan, folder: Path, calibrate: Calibrate) -> None:
         self.plan, self.folder, self.calibrate = planned, folder, calibrate
+        self.at = ""
+        """The run that this process is at."""
 
     def directory(self, run: Run) -> Path:
         return self.folder / run.name
@@ -162,14 +163,16 @@ class Workshop:
 
     def lost(self, run: Run) -> list[Run]:
         """Runs that this one needs, done long ago, whose checkpoints are gone."""
-        return [one for one in (self.plan.runs[name_of(one)] for one in needs(run.planned)) if self.has_lost(one)]
+        needed = [self.plan.runs[name_of(one)] for one in needs(run.planned)]
+        return [one for one in needed if latest_checkpoint(RunDirectory(self.directory(one)).checkpoints) is None]
 
-    def has_lost(self, run: Run) -> bool:
-        return latest_checkpoint(RunDirectory(self.directory(run)).checkpoints) is None
+    def undo(self, run: Run) -> None:
+        """Forget the results of a run, so that it is done again."""
+        RunDirectory(self.directory(run)).results_file.unlink(missing_ok=True)
 
     def do(self, run: Run, listeners: Sequence[Listener] = ()) -> None:
         """Train a run, or go on with it, and take what is missing of it."""
-        directory, config = self.directory(run), run.planned.config
+        self.at, directory, config = run.name, self.directory(run), run.planned.config
         data = load_data(config.data, config.routing.domains)
         if run.planned.unlearning is None:
             train(config, data, directory, [Tradeoff(config, data, self.calibrate, at_end=False), *listeners])
@@ -198,13 +201,14 @@ class Workshop:
         for found in relearn_run(subject, the_domain(subject.config, ""), baseline, [attack.config], lambda *_: None):
             save_attack(subject, found, baseline, match)
 
-    def drop_checkpoints(self) -> None:
-        """Delete the checkpoints of runs that are done and that nothing needs any more."""
+    def drop_checkpoints(self, locks: Path) -> None:
+        """Delete the checkpoints of runs that are done, that nothing of this plan needs any more, and that nobody is at."""
         left = [run for run in self.plan.runs.values() if not self.is_done(run)]
         needed = {name_of(one) for run in left for one in needs(run.planned)} | {run.name for run in left}
-        for name in self.plan.runs:
-            if name not in needed:
-                shutil.rmtree(RunDirectory(self.folder / name).checkpoints, ignore_errors=True)
+        for name in (name for name in self.plan.runs if name not in needed):
+            with taken(locks / name) as mine:
+                if mine or name == self.at:
+                    shutil.rmtree(RunDirectory(self.folder / name).checkpoints, ignore_errors=True)
 
     def groups(self, figure: str) -> dict[str, Group]:
         """The finished runs of a figure by key, a run for each seed."""

@@ -40,7 +40,7 @@ def work_through(
         for name in filter(is_ready, left):
             with taken(locks / name) as mine:
                 if mine and not is_done(name):
-                    do(name)
+                    do(name)  # which may find that something else must be done first
                     return True
         return False
 

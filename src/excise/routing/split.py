@@ -132,19 +132,22 @@ class TokenTable(nn.Module):
     """The vectors of all tokens, for looking up and for the output head: in the core, but for tokens that a module has as
     its own.
 
-    Tokens have *places*: those of modules first, each where its part has its row. Tokens of a module that was removed
-    keep theirs, and have zeros.
+    Tokens have *places*, in the order of the parts that have their rows. Tokens of a module that was removed come last,
+    and have zeros.
     """
 
     def __init__(self, values: Tensor, part: str, own: Mapping[str, Sequence[int]], domains: Sequence[str]) -> None:
         super().__init__()
-        others = set(range(len(values))).difference(*own.values())
-        order = torch.tensor([*chain(*own.values()), *sorted(others)])
-        modules = [Piece(forget_part(domain), len(tokens)) for domain, tokens in own.items()]
-        self.part, self.pieces = part, (*modules, Piece(part, len(others)))
+        modules = {forget_part(domain): own[domain] for domain in own if domain in domains}
+        removed = {forget_part(domain): own[domain] for domain in own if domain not in domains}
+        others = sorted(set(range(len(values))).difference(*own.values()))
+        tokens_of = {**modules, part: others, **removed}
+        order = torch.tensor([*chain(*tokens_of.values())])
+        self.part = part
+        self.pieces = tuple(Piece(part, len(tokens)) for part, tokens in tokens_of.items())
         self.weight = stored(values[order], self.pieces)
-        for domain in own.keys() - set(domains):
-            del self.weight[forget_part(domain)]
+        for absent in removed:
+            del self.weight[absent]
         self.order: Tensor
         self.places: Tensor
         self.register_buffer("order", order, persistent=False)
@@ -195,7 +198,12 @@ class TokenTable(nn.Module):
 
     def full(self, route: Route) -> Tensor:
         """All vectors by token (V D), where all rows see the same."""
+        assert not self.differs(route)
         return self.by_token(self._joined(route))
+
+    def differs(self, route: Route) -> bool:
+        """Whether some rows see other vectors than others."""
+        return any(not isinstance(self._hidden(piece, route), bool) for piece in self.pieces)
 
     def _joined(self, route: Route) -> Tensor:
         rows = [self._rows(piece, route) for piece in self.pieces]

@@ -31,7 +31,7 @@ from excise.train.checkpoint import (
     save_checkpoint,
 )
 from excise.train.recorded import RecordedPasses
-from excise.train.run import DataDigests, Precision, RunConfig, RunDirectory, TrainConfig, build_model
+from excise.train.run import DataDigests, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
 from excise.train.step import Passes, accumulate_passes, clip_by_part
 
@@ -139,15 +139,14 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     check_vocabulary(run, data)
     loader = Loader(data.train, run.batch, config.seed)
     n_steps = config.budget.n_steps(loader)
-    own = own_tokens(data.train, run.routing.modules, run.routing.forget_tokens, run.model.vocabulary_size)
+    if files:
+        files.open_for(run)
+        files.trained_on(DataDigests(data.sha256, data.tokenizer.sha256))
+    own = tokens_set_aside(run, data, files)
     model = build_model(run, own).to(device)
     optimizer = build_optimizer(model, config)
     done = Done(step=0, tokens=0, seconds=0.0)
     if files:
-        files.open_for(run)
-        files.trained_on(DataDigests(data.sha256, data.tokenizer.sha256))
-        if run.routing.forget_tokens and run.routing.modules:
-            files.set_tokens_aside(own)
         if checkpoint := latest_checkpoint(files.checkpoints):
             finished = read_manifest(checkpoint).done.step >= n_steps
             done = load_checkpoint(checkpoint, model, None if finished else optimizer)
@@ -155,9 +154,10 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         files.keep_metrics_until(done.step)
     if done.step < n_steps:
         logger.info("training on %s in %s", device, config.precision)
-        for domain, mine in own.items():
+        for domain in run.routing.modules if run.routing.forget_tokens else ():
+            mine = own.get(domain, ())
             some = " ".join(repr(data.tokenizer.decode([token])) for token in mine[:8])
-            logger.info("the module of %s has %d tokens of its own, such as %s", domain, len(mine), some)
+            logger.info("the module of %s has %d tokens of its own: %s ...", domain, len(mine), some)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
     passes = Passes(model, run.routing, autocast(config, device))
@@ -203,6 +203,19 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
                     f"the same command goes on from step {done.step}" if files else "nothing is saved"
                 )
     return model
+
+
+def tokens_set_aside(run: RunConfig, data: Data, files: RunDirectory | None) -> OwnTokens:
+    """The tokens that modules have as their own: those that a run has noted, or else those that its labels tell."""
+    routing = run.routing
+    if not (routing.forget_tokens and routing.modules):
+        return {}
+    if files and files.tokens_file.exists():
+        return files.own_tokens()
+    found = own_tokens(data.train, routing.modules, routing.forget_tokens, run.model.vocabulary_size)
+    if files:
+        files.set_tokens_aside(found)
+    return found
 
 
 @contextmanager

@@ -275,24 +275,20 @@ class Family:
     mixing: str = "rows"
 
 
-OWN_TOKENS: Changes = {**FROZEN, "routing.forget_tokens": 0.98}
 FAMILIES: Mapping[str, Family] = {
     "weighted": Family("As the paper, weighted", {}),
     "frozen": Family("Embeddings and norms frozen", FROZEN),
-    "tokens": Family("Frozen, module has tokens of its own", OWN_TOKENS),
+    "tokens": Family("Frozen, module has the surest tokens", {**FROZEN, "routing.forget_tokens": 0.98}),
+    "more_tokens": Family("Frozen, module has more tokens", {**FROZEN, "routing.forget_tokens": 0.9}),
     "fast": Family("Frozen, module at 4 x the rate", {**FROZEN, "train.module_rate": 4.0}),
     "large": Family(
         "Frozen, module twice as large", {**FROZEN, "routing.forget_heads": 2, "routing.forget_units": 128}
     ),
-    "large_fast": Family(
-        "Frozen, twice as large, 4 x the rate",
-        {**FROZEN, "routing.forget_heads": 2, "routing.forget_units": 128, "train.module_rate": 4.0},
-    ),
     "one_label": Family("Frozen, one label per micro-batch", FROZEN, "micro_batches"),
 }
 TRIED: Mapping[Scale, Mapping[str, Sequence[float]]] = {
-    "smoke": {"weighted": (0.2,), "frozen": (0.2,), "tokens": (0.2,)},
-    "small": {"weighted": (0.1,), "frozen": (0.05, 0.1, 0.2), "tokens": (0.05, 0.1, 0.2)},
+    "smoke": {"weighted": (0.2,), "frozen": (0.2,), "more_tokens": (0.15,)},
+    "small": {"weighted": (0.1,), "frozen": (0.05, 0.1, 0.2), "tokens": (0.05, 0.1, 0.2), "more_tokens": (0.1,)},
     "paper": dict.fromkeys(FAMILIES, (0.05, 0.1, 0.2)),
 }
 """Weights of each family."""

@@ -246,14 +246,25 @@ def _heat(axes: Axes, panel: Heat, drawing: Drawing) -> None:
     axes.spines[:].set_visible(False)
 
 
+CHARACTERS = 125
+"""As many fit side by side."""
+
+
 def _table(axes: Axes, panel: Table, drawing: Drawing) -> None:
     axes.set_axis_off()
     cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in panel.rows]
+    longest = [max(map(len, column)) + 2 for column in zip(panel.header, *cells, strict=True)]
     table = axes.table(
-        cells, colLabels=list(panel.header), cellLoc="left", colLoc="left", edges="horizontal", bbox=Bbox.unit()
+        cells,
+        colLabels=list(panel.header),
+        colWidths=[n / sum(longest) for n in longest],
+        cellLoc="left",
+        colLoc="left",
+        edges="horizontal",
+        bbox=Bbox.unit(),
     )
     table.auto_set_font_size(False)
-    table.set_fontsize(9)
+    table.set_fontsize(9 * min(1.0, CHARACTERS / sum(longest)))
     for (row, _), cell in table.get_celld().items():
         cell.set_edgecolor(GRID)
         cell.get_text().set_color(INK if row else MUTED)

@@ -61,6 +61,15 @@ def test_the_kernels_of_the_head_are_cross_entropy(d_model):
     assert not gradient[:, V:].any()
 
 
+def assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing):
+    accumulate(exact, [batch], routing)
+    accumulate(fast, [batch], routing, torch.autocast("cuda", torch.bfloat16))
+    for (name, expected), found in zip(exact.named_parameters(), fast.parameters(), strict=True):
+        assert (expected.grad is None) == (found.grad is None), name
+        if expected.grad is not None:
+            assert (found.grad - expected.grad).norm() <= 0.03 * expected.grad.norm() + 1e-6, name
+
+
 @pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "none"])
 def test_a_compiled_step_in_half_precision_is_the_plain_step(rule):
     """Kernels, compiled blocks and the padded vocabulary together, within the precision of bfloat16."""
@@ -68,12 +77,7 @@ def test_a_compiled_step_in_half_precision_is_the_plain_step(rule):
     batch = batch_of(*documents_of_all_labels(routing)).to(device)
     exact, fast = small_model(routing).to(device), small_model(routing).to(device)
     compile_blocks(fast)
-    accumulate(exact, [batch], routing)
-    accumulate(fast, [batch], routing, torch.autocast("cuda", torch.bfloat16))
-    for (name, expected), found in zip(exact.named_parameters(), fast.parameters(), strict=True):
-        assert (expected.grad is None) == (found.grad is None), name
-        if expected.grad is not None:
-            assert (found.grad - expected.grad).norm() <= 0.03 * expected.grad.norm() + 1e-6, name
+    assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing)
 
 
 @pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "none"])
@@ -98,12 +102,7 @@ def test_own_tokens_in_half_precision_are_those_of_the_plain_step(labels):
     documents = random_documents(9)
     batch = batch_of(documents, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(documents)]).to(device)
     exact, fast = (small_model(routing, own={"spanish": [3, 5, *range(17, 31)]}).to(device) for _ in range(2))
-    accumulate(exact, [batch], routing)
-    accumulate(fast, [batch], routing, torch.autocast("cuda", torch.bfloat16))
-    for (name, expected), found in zip(exact.named_parameters(), fast.parameters(), strict=True):
-        assert (expected.grad is None) == (found.grad is None), name
-        if expected.grad is not None:
-            assert (found.grad - expected.grad).norm() <= 0.03 * expected.grad.norm() + 1e-6, name
+    assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing)
 
 
 def test_forget_data_alone_leaves_retain_parameters_without_a_gradient():

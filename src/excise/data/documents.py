@@ -142,8 +142,8 @@ def _parse(line: bytes) -> Any:
         try:
             return orjson.loads(line)
         except json.JSONDecodeError:
-            pass
-    row = json.loads(line)  # which reads more, and tells encodings from syntax
+            pass  # the reader below takes more, and tells encodings from syntax
+    row = json.loads(line)
     json.dumps(row, ensure_ascii=False).encode()
     return row
 

@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from excise.data.dataset import DataConfig, load_data
+from excise.config import override
+from excise.data.dataset import DataConfig, everything, load_data
 from excise.data.prepare import PrepareConfig, prepare
 from excise.labels import FIRST_DOMAIN_ID, RETAIN_ID, UNLABELED_ID
 
@@ -30,6 +31,15 @@ def test_filters_leave_out_what_is_labelled_or_what_is_true():
 
     assert counts("weak") == [170, 50, 0]
     assert counts("perfect") == [150, 50, 0]
+
+
+def test_a_share_of_the_forget_documents_is_trained_on_and_of_no_others():
+    config = DataConfig(n_stories=200, n_test_stories=8, undiscovered_share=0.1, forget_share=0.25)
+    whole, drawn = load_data(override(config, {"forget_share": 1.0}), DOMAINS), load_data(config, DOMAINS)
+    assert label_counts(drawn.train) == [150 + 20, 50, 45]
+    assert set(drawn.train.starts) < set(whole.train.starts)
+    assert len(drawn.truth) == len(drawn.train)
+    assert label_counts(load_data(everything(config), DOMAINS).train) == [0, 200, 200]
 
 
 def test_calibration_and_test_share_no_document():

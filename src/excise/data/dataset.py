@@ -22,7 +22,8 @@ from excise.data.tokens import Tokenizer, story_tokenizer
 from excise.files import sha256_of
 from excise.labels import FIRST_DOMAIN_ID, GROUPS, RETAIN, RETAIN_ID, label_id, nearest
 
-SHARES = ("undiscovered_share", "false_positive_rate", "retain_share", "adjacent_retain_share", "calibration_share")
+SIMULATED = ("undiscovered_share", "false_positive_rate", "retain_share", "adjacent_retain_share")
+SHARES = (*SIMULATED, "forget_share", "calibration_share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ class DataConfig:
     """Share of the documents outside domains and adjacent categories that is labelled retain."""
     adjacent_retain_share: float = 0.25
     """Share of the documents of adjacent categories that is labelled retain."""
+    forget_share: float = 1.0
+    """Share of the documents labelled with a domain that is trained on, drawn once; a module may need few of them."""
     filter: Literal["none", "weak", "strict", "perfect"] = "none"
     """Documents not trained on: none, those labelled with a domain, the adjacent categories as well, or those that truly
     belong to a domain."""
@@ -104,7 +107,7 @@ def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     train = splits[TRAIN]
     truth = _truth(train.categories, config, domains)
     corpus = _corpus(train, _labels(train, truth, config, domains), domains, given=config.labels == "given")
-    left = ~_filtered(corpus.labels, truth, config.filter)
+    left = ~_filtered(corpus.labels, truth, config.filter) & _drawn(corpus.labels, config)
     kept = corpus[left]
     if not len(kept):
         raise ValueError(f"the train split is empty once data.filter={config.filter!r} is applied")
@@ -115,7 +118,7 @@ def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
 def everything(config: DataConfig) -> DataConfig:
     """The same source with nothing filtered and every document labelled as what it truly is."""
     true = {"undiscovered_share": 0.0, "false_positive_rate": 0.0, "retain_share": 1.0, "adjacent_retain_share": 1.0}
-    return override(config, {"filter": "none", "labels": "simulated", **true})
+    return override(config, {"filter": "none", "forget_share": 1.0, "labels": "simulated", **true})
 
 
 def true_sets(config: DataConfig, domains: Sequence[str], forget: Sequence[str]) -> tuple[Corpus, Corpus]:
@@ -191,7 +194,7 @@ def _truth(categories: Column, config: DataConfig, domains: Sequence[str]) -> ND
 def _labels(train: Tokenised, truth: NDArray[np.int64], config: DataConfig, domains: Sequence[str]) -> NDArray[np.int8]:
     if config.labels == "given":
         return train.labels.translate([_given_label(train.labels, name, domains) for name in train.labels.names])
-    shares = {name: getattr(config, name) for name in SHARES if name != "calibration_share"}
+    shares = {name: getattr(config, name) for name in SIMULATED}
     return simulate_labels(truth, domains, seed=config.seed, **shares)
 
 
@@ -221,6 +224,16 @@ def _filtered(labels: NDArray[np.int8], truth: NDArray[np.int64], which: str) ->
         "perfect": truth >= 0,
     }
     return left_out[which]
+
+
+def _drawn(labels: NDArray[np.int8], config: DataConfig) -> NDArray[np.bool_]:
+    """Whether each document is trained on: all but those of the domains, of each of which a share is."""
+    drawn: NDArray[np.bool_] = labels < FIRST_DOMAIN_ID
+    for label in np.unique(labels[~drawn]):
+        members = np.flatnonzero(labels == label)
+        shuffled = np.random.default_rng([config.seed, int(label)]).permutation(members)
+        drawn[shuffled[: round(config.forget_share * len(members))]] = True
+    return drawn
 
 
 def _held_out(

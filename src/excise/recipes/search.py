@@ -5,8 +5,8 @@ on the calibration split: documents that no run is trained on and no figure is d
 calibration, so that nothing is judged on what was fitted to it. The rule does not see forget loss, which would let a
 method choose its own trade-off.
 
-Runs are of one method where they differ only in seeds, in how many documents are labelled, and in the weight of forget
-tokens; the first that a figure names is searched for all of them. Runs of other methods keep the rates of the recipes.
+Runs are of one method where they differ only in seeds, in how many documents are labelled, and in how many labelled
+with a domain are trained on and at which weight; the first that a figure names is searched for all of them. Runs of other methods keep the rates of the recipes.
 """
 
 import json
@@ -49,6 +49,7 @@ SHARED = {
     "data.seed": 0,
     "train.learning_rate": 1.0,
     "routing.forget_weight": 1.0,
+    "data.forget_share": 1.0,
     **{f"data.{name}": 0.0 for name in ("undiscovered_share", "false_positive_rate", "retain_share")},
     "data.adjacent_retain_share": 0.0,
 }

@@ -8,6 +8,8 @@ from excise.model.attention import attend, masked_pattern, pattern_of
 from excise.model.gpt import compile_blocks
 from excise.routing import head
 from excise.routing.kernels import HALVES, HAS_KERNELS
+from excise.routing.route import PLAIN
+from excise.routing.split import Embedding
 from excise.train.recorded import RecordedPasses
 from excise.train.step import Passes, accumulate, accumulate_passes
 from tests.small import SMALL, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
@@ -176,3 +178,17 @@ def test_the_head_adds_up_chunks(monkeypatch):
         assert (found - expected).abs() < 0.01 * expected
         for a, b in zip(torch.autograd.grad(found, given), torch.autograd.grad(expected, given), strict=True):
             assert (a - b).norm() < 0.02 * b.norm()
+
+
+def test_the_gradient_of_positions_is_the_same_every_time():
+    positions = Embedding(torch.randn(512, 128), "joint").to("cuda")
+    ids = torch.arange(65536, device="cuda").view(128, 512) % 512
+    gradient = torch.randn(128, 512, 128, device="cuda")
+    exact = gradient.double().sum(0)
+    found = []
+    for _ in range(6):
+        positions.zero_grad()
+        positions(ids, PLAIN).backward(gradient)
+        found.append(positions.weight["joint"].grad.clone())
+    torch.testing.assert_close(found[0].double(), exact, rtol=0, atol=1e-3)
+    assert all(torch.equal(found[0], other) for other in found[1:])

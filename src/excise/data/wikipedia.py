@@ -15,7 +15,8 @@ import logging
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import chain, islice
@@ -194,7 +195,11 @@ COLUMNS = {
 
 def _scores(path: Path, wiki: str) -> Iterator[tuple[int, int, float]]:
     """Page, topic and score of every row of the wiki."""
-    lines = enumerate(_lines(path), 1)
+    with closing(_lines(path)) as lines:
+        yield from _scored(path, wiki, enumerate(lines, 1))
+
+
+def _scored(path: Path, wiki: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, int, float]]:
     first = next(lines)
     read_row, is_header = _row_reader(path, first[1])
     number_of: dict[str, int] = {}
@@ -478,16 +483,17 @@ def _is_invisible(link: str, namespaces: frozenset[str]) -> bool:
 CHUNK = 1 << 16
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path) -> Generator[str]:
     """The lines of a text; what is not UTF-8 becomes a replacement character."""
     rest = b""
-    for chunk in chain(_chunks(path), [b"\n"]):
-        whole, end, rest = (rest + chunk).rpartition(b"\n")
-        if end:
-            yield from (line.strip("\ufeff\r") for line in whole.decode("utf-8", "replace").split("\n"))
+    with closing(_chunks(path)) as chunks:
+        for chunk in chain(chunks, [b"\n"]):
+            whole, end, rest = (rest + chunk).rpartition(b"\n")
+            if end:
+                yield from (line.strip("\ufeff\r") for line in whole.decode("utf-8", "replace").split("\n"))
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _chunks(path: Path) -> Generator[bytes]:
     """What a plain, .gz, .bz2 or .zst file holds, a little at a time."""
     try:
         if path.suffix == ".bz2":

@@ -27,8 +27,9 @@ SCALINGS = 6
 """Steps of iterative scaling before L-BFGS takes over: each sets a bias to what its token lacks, and needs no search."""
 CHUNK = 1024
 """Predictions whose probabilities are computed at a time."""
-KEPT_BYTES = 1 << 32
-"""Probabilities that take more memory than this are computed anew in every iteration."""
+KEPT_BYTES, KEPT_SHARE = 1 << 32, 1 / 3
+"""Probabilities that take more memory than this, or than this share of what a GPU has free, are computed anew in every
+iteration."""
 
 
 @torch.no_grad()
@@ -117,9 +118,14 @@ def _probabilities(model: GPT, hidden: Tensor, removed: Sequence[str]) -> list[C
         return lambda: p
 
     parts: list[Tensor] = list(hidden.split(CHUNK))  # type: ignore[no-untyped-call]
-    if len(hidden) * model.config.vocabulary_size * 4 > KEPT_BYTES:
+    if len(hidden) * model.config.vocabulary_size * 4 > room(hidden.device):
         return [partial(compute, rows) for rows in parts]
     return [kept(compute(rows)) for rows in parts]
+
+
+def room(device: torch.device) -> float:
+    """Bytes that probabilities may take."""
+    return KEPT_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else KEPT_BYTES
 
 
 def _gather(

@@ -232,7 +232,8 @@ def both(a: Rows, b: Rows) -> Rows:
 
 
 class Embedding(nn.Module):
-    """A table of vectors in one part."""
+    """A table of few vectors in one part, read by index, whose gradient a GPU adds up in the same order every time; that
+    of `embedding` it does not where many rows want the same few vectors."""
 
     def __init__(self, values: Tensor, part: str) -> None:
         super().__init__()
@@ -240,5 +241,5 @@ class Embedding(nn.Module):
         self.weight = stored(values, (Piece(part, values.shape[0]),))
 
     def forward(self, ids: Tensor, route: Route) -> Tensor:
-        vectors = nn.functional.embedding(ids, self.weight[self.part])
+        vectors = self.weight[self.part][ids]
         return stop_gradient(vectors, route.freeze.get(self.part, False))

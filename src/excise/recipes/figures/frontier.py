@@ -47,6 +47,7 @@ BORROWED = (
 """Methods of the paper that are in none of these figures, whose colours and markers our own have."""
 Changes = Mapping[str, Any]
 FROZEN: Changes = {"routing.embeddings": "retain", "routing.norms": "retain"}
+SUREST_TOKENS: Changes = {**FROZEN, "routing.forget_tokens": 0.98}
 
 
 def filters(base: RunConfig, scale: Scale) -> dict[str, RunConfig]:
@@ -272,23 +273,20 @@ class Family:
 
     label: str
     changes: Changes
-    mixing: str = "rows"
 
 
 FAMILIES: Mapping[str, Family] = {
     "weighted": Family("As the paper, weighted", {}),
     "frozen": Family("Embeddings and norms frozen", FROZEN),
-    "tokens": Family("Frozen, module has the surest tokens", {**FROZEN, "routing.forget_tokens": 0.98}),
+    "tokens": Family("Frozen, module has the surest tokens", SUREST_TOKENS),
+    "quarter": Family("The same, on a quarter of the forget documents", {**SUREST_TOKENS, "data.forget_share": 0.25}),
+    "tenth": Family("The same, on a tenth of the forget documents", {**SUREST_TOKENS, "data.forget_share": 0.1}),
     "more_tokens": Family("Frozen, module has more tokens", {**FROZEN, "routing.forget_tokens": 0.9}),
     "fast": Family("Frozen, module at 4 x the rate", {**FROZEN, "train.module_rate": 4.0}),
-    "large": Family(
-        "Frozen, module twice as large", {**FROZEN, "routing.forget_heads": 2, "routing.forget_units": 128}
-    ),
-    "one_label": Family("Frozen, one label per micro-batch", FROZEN, "micro_batches"),
 }
 TRIED: Mapping[Scale, Mapping[str, Sequence[float]]] = {
     "smoke": {"weighted": (0.2,), "frozen": (0.2,), "more_tokens": (0.15,)},
-    "small": {"weighted": (0.1,), "frozen": (0.05, 0.1, 0.2), "tokens": (0.05, 0.1, 0.2), "more_tokens": (0.1,)},
+    "small": {"frozen": (0.1,), "tokens": (0.1,), "quarter": (0.4,), "tenth": (0.3,)},
     "paper": dict.fromkeys(FAMILIES, (0.05, 0.1, 0.2)),
 }
 """Weights of each family."""
@@ -299,9 +297,7 @@ def frontier_configs(scale: Scale, sources: Sources) -> dict[str, RunConfig]:
     paper = sgtm(base, SHARE)
     configs = filters(base, scale) | {"sgtm": paper}
     for name, weights in TRIED[scale].items():
-        family = FAMILIES[name]
-        mixing = one_label(base, family.mixing) if family.mixing != "rows" else {}
-        changed = override(paper, {**family.changes, **mixing})
+        changed = override(paper, dict(FAMILIES[name].changes))
         configs |= {f"{name} {weight:g}": weighted(changed, weight) for weight in weights}
     return configs
 

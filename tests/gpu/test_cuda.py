@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from excise.labels import part_of
 from excise.model.attention import attend, masked_pattern, pattern_of
@@ -46,6 +47,21 @@ def test_the_attention_kernels_are_masked_attention(head_size, local):
 
 
 @pytest.mark.parametrize("d_model", [24, 128, 160])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_losses_without_gradient_are_cross_entropy(d_model, has_bias):
+    generator, (N, V) = torch.Generator("cuda").manual_seed(0), (300, 5003)
+    hidden, weight = (torch.randn(n, d_model, device="cuda", generator=generator) / 4 for n in (N, V))
+    bias, shift = torch.randn(2, V, device="cuda", generator=generator)
+    targets = torch.randint(0, V, (N,), device="cuda", generator=generator)
+    logits = hidden.bfloat16().double() @ weight.bfloat16().double().T + (bias if has_bias else 0)
+    expected = [cross_entropy(x, targets, reduction="none") for x in (logits, logits + shift)]
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        found = head.losses_without_gradient(hidden, weight, bias if has_bias else None, targets, [None, shift])
+    torch.testing.assert_close(found.double(), torch.stack(expected), rtol=0, atol=0.1)
+    assert (found.double() - torch.stack(expected)).abs().mean() < 0.01
+
+
+@pytest.mark.parametrize("d_model", [24, 128, 160])
 def test_the_kernels_of_the_head_are_cross_entropy(d_model):
     """From the same inputs in half precision; what lies beyond the vocabulary gets no gradient."""
     generator, (N, V, W) = torch.Generator("cuda").manual_seed(0), (300, 5003, 5056)
@@ -54,7 +70,7 @@ def test_the_kernels_of_the_head_are_cross_entropy(d_model):
     bias[V:] = torch.finfo(HALVES[0]).min / 2
     targets = torch.randint(0, V, (N,), device="cuda", generator=generator)
     logits = (hidden.float() @ head[:V].float().T + bias[:V].float()).requires_grad_()
-    expected = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    expected = cross_entropy(logits, targets, reduction="none")
     expected.sum().backward()
     losses = torch.empty(N, device="cuda")
     gradient = losses_and_gradients(hidden, head, bias, targets, V, losses)

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from excise.model.attention import _masked, masked_pattern, pattern_of
 from excise.model.attention_kernels import attend_inside
-from excise.routing import head_kernels
+from excise.routing import head, head_kernels
 from tests.small import batch_of, random_documents
 
 
@@ -31,13 +31,26 @@ def test_the_attention_kernels_are_masked_attention(head_size, local):
 def test_the_kernels_of_the_head_are_cross_entropy(narrow, monkeypatch):
     monkeypatch.setattr(head_kernels, "is_narrow", lambda d_model, dtype: narrow)
     generator, (N, V, W, D) = torch.Generator().manual_seed(0), (150, 700, 704, 24)
-    hidden, head, bias = (torch.randn(shape, generator=generator) for shape in ((N, D), (W, D), (W,)))
+    hidden, table, bias = (torch.randn(shape, generator=generator) for shape in ((N, D), (W, D), (W,)))
     bias[V:] = torch.finfo(torch.bfloat16).min / 2
     targets = torch.randint(0, V, (N,), generator=generator)
-    logits = (hidden @ head[:V].T + bias[:V]).requires_grad_()
+    logits = (hidden @ table[:V].T + bias[:V]).requires_grad_()
     expected = cross_entropy(logits, targets, reduction="none")
     losses = torch.empty(N)
-    gradient = head_kernels.losses_and_gradients(hidden, head, bias, targets, V, losses)
+    gradient = head_kernels.losses_and_gradients(hidden, table, bias, targets, V, losses)
     torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient[:, :V], torch.autograd.grad(expected.sum(), logits)[0], rtol=1e-4, atol=1e-6)
     assert not gradient[:, V:].any()
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_losses_without_gradient_are_cross_entropy(has_bias, monkeypatch):
+    monkeypatch.setattr(head, "_has_narrow_kernels", lambda *_: True)
+    monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
+    generator, (N, V, D) = torch.Generator().manual_seed(0), (150, 700, 24)
+    hidden, weight, bias, shift = (torch.randn(shape, generator=generator) for shape in ((N, D), (V, D), (V,), (V,)))
+    targets = torch.randint(0, V, (N,), generator=generator)
+    logits = hidden @ weight.T + (bias if has_bias else 0)
+    expected = torch.stack([cross_entropy(x, targets, reduction="none") for x in (logits, logits + shift)])
+    found = head.losses_without_gradient(hidden, weight, bias if has_bias else None, targets, [None, shift])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -80,6 +80,14 @@ def losses_without_gradient(
     rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: Tensor, shifts: Sequence[Tensor | None] = (None,)
 ) -> Tensor:
     """Each row's loss with each of these shifts of the logits (S x N), in float32 from the logits on."""
+    dtype = _product_dtype(rows)
+    if _has_narrow_kernels(rows, dtype):
+        inputs, head = rows.to(dtype).contiguous(), weight.to(dtype).contiguous()
+        offset = weight.new_zeros(len(weight), dtype=torch.float32) if bias is None else bias.float()
+        losses = offset.new_empty(len(shifts), len(rows))
+        for shift, of_shift in zip(shifts, losses, strict=True):
+            head_kernels.narrow_losses(inputs, head, offset if shift is None else offset + shift, wanted, of_shift)
+        return losses
     chunks, chunk = [], CHUNK[rows.device.type]
     weight, bias = padded(weight, bias, weight.dtype)
     for first in range(0, len(rows), chunk):
@@ -89,6 +97,16 @@ def losses_without_gradient(
         log_p = (x.log_softmax(-1, dtype=torch.float32).gather(-1, wanted[here].unsqueeze(-1)) for x in shifted)
         chunks.append(-torch.cat(list(log_p), -1).T)
     return torch.cat(chunks, -1)
+
+
+def _product_dtype(inputs: Tensor) -> torch.dtype:
+    """The precision of the head's matrix products."""
+    device = inputs.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
+
+
+def _has_narrow_kernels(inputs: Tensor, dtype: torch.dtype) -> bool:
+    return HAS_KERNELS and inputs.is_cuda and head_kernels.is_narrow(inputs.shape[-1], dtype)
 
 
 def _as_wide(shift: Tensor, logits: Tensor) -> Tensor:
@@ -163,13 +181,10 @@ class _HeadLosses(torch.autograd.Function):
         hidden_from: Sequence[Rows],
         *pieces: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        device = hidden.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        device, dtype = hidden.device.type, _product_dtype(hidden)
         weight = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         head, offset = padded(weight, bias, dtype)
-        (V, D), chunk = weight.shape, CHUNK[device]
-        if HAS_KERNELS and device == "cuda" and head_kernels.is_narrow(D, dtype):
-            chunk = NARROW_CHUNK
+        (V, D), chunk = weight.shape, NARROW_CHUNK if _has_narrow_kernels(hidden, dtype) else CHUNK[device]
         needs_hidden, needs_head = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         moves_bias = bias is not None and frozen_bias is not True
         moves = [a is not True and b is not True for a, b in zip(frozen, hidden_from, strict=True)]

@@ -30,14 +30,25 @@ def losses_and_gradients(
     (N, D), W = hidden.shape, len(head)
     if bias is None or not is_narrow(D, hidden.dtype):
         return losses_and_gradients_in_place(torch.nn.functional.linear(hidden, head, bias), targets, n_tokens, losses)
-    lse, gradients = torch.empty_like(losses), hidden.new_empty(N, W)
-    sizes = (N, W, D, max(16, triton.next_power_of_2(D)))
-    blocks = triton.cdiv(N, 128)
-    _narrow_losses[(blocks,)](hidden, head, bias, targets, lse, losses, *sizes, 128, 128, num_warps=8, num_stages=2)
-    _narrow_gradients[blocks, triton.cdiv(W, 16 * 64)](
-        hidden, head, bias, targets, lse, gradients, *sizes, 128, 64, 16, num_warps=4, num_stages=4
+    lse, gradients = narrow_losses(hidden, head, bias, targets, losses), hidden.new_empty(N, W)
+    _narrow_gradients[triton.cdiv(N, 128), triton.cdiv(W, 16 * 64)](
+        *(hidden, head, bias, targets, lse, gradients, N, W, D, _padded(D)), 128, 64, 16, num_warps=4, num_stages=4
     )
     return gradients
+
+
+def narrow_losses(hidden: Tensor, head: Tensor, bias: Tensor, targets: Tensor, losses: Tensor) -> Tensor:
+    """Write the loss of each row of a narrow head to `losses`, and no logit anywhere; the logarithms to base 2 of what the
+    rows are divided by (N)."""
+    (N, D), lse = hidden.shape, torch.empty_like(losses)
+    _narrow_losses[(triton.cdiv(N, 128),)](
+        *(hidden, head, bias, targets, lse, losses, N, len(head), D, _padded(D)), 128, 128, num_warps=8, num_stages=2
+    )
+    return lse
+
+
+def _padded(d_model: int) -> int:
+    return max(16, int(triton.next_power_of_2(d_model)))
 
 
 def losses_and_gradients_in_place(logits: Tensor, targets: Tensor, n_tokens: int, losses: Tensor) -> Tensor:

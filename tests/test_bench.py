@@ -2,21 +2,27 @@
 
 import numpy as np
 import pytest
+import torch
 
 from excise import bench as benches
 from excise.bench import (
     BILINGUAL_MIX,
+    FORGET_UNITS,
     MIXED,
     N_STEPS,
     PLAIN,
     REFERENCE,
     SINGLE,
     SINGLE_LABELS,
+    SPLIT,
     BenchConfig,
     bench,
     documents,
+    variants,
+    zero_retain_gradients,
 )
 from excise.model.gpt import GPTConfig
+from excise.train.run import TrainConfig
 
 SMALLEST = GPTConfig(vocabulary_size=64, context=16, n_layers=2, d_model=16, n_heads=4, d_mlp=80)
 
@@ -30,15 +36,51 @@ def test_every_kind_of_step_is_timed_against_plain_training():
     pytest.importorskip("transformers")
     results = bench(BenchConfig(rounds=3, precision="float32", reference=True))
     timings = {timing.name: timing for timing in results.timings}
-    assert set(timings) == {PLAIN, MIXED, *SINGLE_LABELS, SINGLE, REFERENCE}
+    assert set(timings) == {PLAIN, SPLIT, MIXED, *SINGLE_LABELS, SINGLE, REFERENCE}
     assert timings[PLAIN].ratio == 1
     for timing in timings.values():
         assert timing.milliseconds == pytest.approx(1000 * 4 * 16 / timing.tokens_per_second), "full rows"
         assert timing.matrix_share == pytest.approx(
             6 * results.parameters * timing.tokens_per_second / results.peak_tflops / 1e12
         )
-    mix = sum(share * timings[name].ratio for share, name in zip(BILINGUAL_MIX, SINGLE_LABELS, strict=True))
-    assert timings[SINGLE].ratio == pytest.approx(mix)
+
+
+def test_one_label_a_micro_batch_is_timed_in_steps_of_several_labels_each_in_its_share(monkeypatch):
+    seen = []
+    monkeypatch.setattr(benches, "accumulate_passes", lambda _, batches: seen.append([b.label_ids for b in batches]))
+    stepper = variants(BenchConfig(), TrainConfig(), torch.device("cpu"))[SINGLE]()
+    for _ in range(stepper.in_a_row):
+        stepper.step()
+    assert [len(step) for step in seen] == [4] * N_STEPS
+    labels = [labels for step in seen for labels in step]
+    assert [labels.count(frozenset({label})) for label in range(3)] == [6, 2, 12], "29, 10 and 61 % in twentieths"
+
+
+def test_the_reference_zeroes_the_gradients_of_all_heads_and_units_but_the_modules():
+    transformers = pytest.importorskip("transformers")
+    neo = transformers.GPTNeoConfig(
+        vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=80, max_position_embeddings=8,
+        attention_types=[[["global", "local"], 1]],
+    )  # fmt: skip
+    model = transformers.GPTNeoForCausalLM(neo)
+    tokens = torch.randint(0, 50, (2, 8))
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    zero_retain_gradients(model, head_size=4)
+    block = model.transformer.h[0]
+    for rows in (block.attn.attention.q_proj.weight, block.attn.attention.v_proj.weight):
+        assert rows.grad.any(1).tolist() == [True] * 4 + [False] * 12
+    assert block.attn.attention.out_proj.weight.grad.any(0).tolist() == [True] * 4 + [False] * 12
+    assert block.mlp.c_fc.weight.grad.any(1).tolist() == [True] * FORGET_UNITS + [False] * 16
+    assert block.mlp.c_proj.weight.grad.any(0).tolist() == [True] * FORGET_UNITS + [False] * 16
+    assert not block.mlp.c_proj.bias.grad.any()
+    assert not block.attn.attention.out_proj.bias.grad.any()
+    assert block.ln_1.weight.grad.all()
+
+
+@pytest.mark.parametrize(("change", "message"), [({"rounds": 0}, "rounds=0"), ({"rows": -1}, "rows=-1")])
+def test_what_cannot_be_timed_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        BenchConfig(**change)
 
 
 def test_documents_are_labelled_in_the_shares_of_the_mix():

@@ -8,7 +8,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from excise.data.loader import BatchConfig, Loader
-from excise.data.packing import IGNORED, Corpus, collate, truncate
+from excise.data.loader import BatchConfig, LabelMixing, Loader
+from excise.data.packing import IGNORED, Batch, Corpus, collate, truncate
 from excise.extras import needs
 from excise.model.gpt import GPT, GPTConfig, compile_blocks, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
+from excise.routing.kernels import HAS_KERNELS
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
 from excise.train.loop import autocast, build_optimizer, pick_device, pick_precision
@@ -40,13 +40,15 @@ SIZES: Mapping[str, tuple[GPTConfig, int]] = {
 """Models, and rows in a step."""
 BILINGUAL_MIX, WIKIPEDIA_MIX = (0.29, 0.10, 0.61), (0.86, 0.10, 0.04)
 """Shares of unlabeled, retain and forget data in the paper's runs."""
-PLAIN, MIXED, SINGLE, REFERENCE = "plain training", "SGTM, mixed rows", "SGTM, one label a micro-batch", "reference"
+PLAIN, SPLIT, MIXED = "plain training", "plain, four micro-batches", "SGTM, mixed rows"
+SINGLE, REFERENCE = "SGTM, one label a micro-batch", "reference"
 SINGLE_LABELS = ("unlabeled micro-batch", "retain micro-batch", "forget micro-batch")
+MICRO_BATCHES = 4
+"""In a step whose micro-batches have one label each."""
 FORGET_UNITS = 64
-N_STEPS = 8
-"""Steps in an epoch."""
-STEPS_IN_A_ROW = {"cpu": 1, "cuda": 5}
-"""A GPU is given its next step while it does the one before, as in training."""
+N_STEPS = 5
+"""Steps in an epoch, and on a GPU between two looks at the clock: it is given its next step while it does the one before,
+as in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +58,22 @@ class BenchConfig:
     size: Size = "tiny"
     """A model of the paper, or one that a CPU trains in a second."""
     documents: Literal["full", "stories"] = "full"
-    """Rows filled by two documents each, or documents with the lengths of TinyStories."""
+    """Rows filled by a document each, or documents with the lengths of TinyStories."""
     rows: int = 0
     """Rows in a step; 0 means 65,536 tokens, or 4,096 for the tiny model."""
     reference: bool = False
     """Whether the set-up that the field uses is timed too: GPT-Neo of `transformers`, eager attention, compiled, a document
     a row, gradients zeroed after the backward pass."""
-    compile: bool = False
-    """Whether the blocks are compiled, as long trainings on a GPU do."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether the blocks and the reference are compiled; `auto` does so on a GPU, as long trainings do."""
     precision: Precision = "auto"
     rounds: int = 10
+
+    def __post_init__(self) -> None:
+        if self.rows < 0:
+            raise ValueError(f"rows={self.rows} must be at least 0, which means as many as the size has")
+        if self.rounds < 1:
+            raise ValueError(f"rounds={self.rounds} must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -95,12 +103,20 @@ class BenchResults:
     timings: Sequence[Timing]
 
 
-Step = Callable[[], object]
+@dataclass(frozen=True)
+class Stepper:
+    """A kind of step."""
+
+    step: Callable[[], object]
+    n_tokens: float
+    """Real ones in a step, on average."""
+    in_a_row: int
+    """Steps that are timed together, so that they hold what they are to hold on average."""
 
 
 @dataclass
 class Variant:
-    """What is known of a kind of step, and the real tokens in it."""
+    """What is known of a kind of step."""
 
     n_tokens: float
     first: float
@@ -124,51 +140,46 @@ def bench(config: BenchConfig) -> BenchResults:
     groups = [{name: kind} for name, kind in kinds.items()] if device.type == "cuda" else [kinds]
     made = {name: variant for group in groups for name, variant in measured(group, config.rounds, device).items()}
     size, _ = SIZES[config.size]
-    parameters, peak = n_parameters(GPT(size)), matrix_peak(device, autocast(train, device))
+    precision = pick_precision(config.precision, device)
+    parameters, peak = n_parameters(GPT(size)), matrix_peak(device, getattr(torch, precision))
 
-    def timing(name: str, variant: Variant, per_token: float) -> Timing:
+    def timing(name: str, variant: Variant) -> Timing:
+        per_token = variant.per_token
         share = 6 * parameters / per_token / peak
         ratio, milliseconds = per_token / made[PLAIN].per_token, 1000 * per_token * variant.n_tokens
         return Timing(name, 1 / per_token, milliseconds, ratio, share, variant.memory, variant.first)
 
-    timings = [timing(name, variant, variant.per_token) for name, variant in made.items()]
-    # One label a micro-batch takes the time of its labels, in the shares of the mix.
-    labels = zip(label_mix(config), SINGLE_LABELS, strict=True)
-    timings.append(timing(SINGLE, made[PLAIN], sum(share * made[name].per_token for share, name in labels)))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    precision = pick_precision(config.precision, device)
+    timings = [timing(name, variant) for name, variant in made.items()]
     return BenchResults(config, name, torch.__version__, precision, parameters, peak / 1e12, timings)
 
 
-def measured(
-    kinds: Mapping[str, Callable[[], tuple[Step, float]]], rounds: int, device: torch.device
-) -> dict[str, Variant]:
+def measured(kinds: Mapping[str, Callable[[], Stepper]], rounds: int, device: torch.device) -> dict[str, Variant]:
     """Kinds of step that take turns, after first steps that compile them."""
-    steps = {name: make() for name, make in kinds.items()}
-    found = {name: warmed_up(step, n_tokens, device) for name, (step, n_tokens) in steps.items()}
-    in_a_row = STEPS_IN_A_ROW[device.type]
+    steppers = {name: make() for name, make in kinds.items()}
+    found = {name: warmed_up(stepper, device) for name, stepper in steppers.items()}
     for _ in range(rounds):
-        for name, (step, _) in steps.items():
-            found[name].seconds.append(timed(step, device, in_a_row))
-    steps.clear()
+        for name, stepper in steppers.items():
+            found[name].seconds.append(timed(stepper.step, device, stepper.in_a_row))
+    steppers.clear()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return found
 
 
-def warmed_up(step: Step, n_tokens: float, device: torch.device) -> Variant:
+def warmed_up(stepper: Stepper, device: torch.device) -> Variant:
     """What the first steps tell: how long one takes to compile, and how much memory is held."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    first, memory = timed(step, device), None
+    first, memory = timed(stepper.step, device), None
     if device.type == "cuda":
-        timed(step, device)
+        timed(stepper.step, device, stepper.in_a_row)  # until all kinds of micro-batch are recorded
         memory = torch.cuda.max_memory_reserved(device) / 1e9
-    return Variant(n_tokens, first, memory, [])
+    return Variant(stepper.n_tokens, first, memory, [])
 
 
-def timed(step: Step, device: torch.device, in_a_row: int = 1) -> float:
+def timed(step: Callable[[], object], device: torch.device, in_a_row: int = 1) -> float:
     """Seconds for a step."""
     start = time.perf_counter()
     for _ in range(in_a_row):
@@ -178,30 +189,40 @@ def timed(step: Step, device: torch.device, in_a_row: int = 1) -> float:
     return (time.perf_counter() - start) / in_a_row
 
 
-def matrix_peak(device: torch.device, precision: AbstractContextManager[None]) -> float:
+def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
     """FLOPs a second of a large square matrix product in the precision of training, the best of a few."""
-    n = 8192 if device.type == "cuda" else 2048
-    x = torch.randn(n, n, device=device)
-    with torch.no_grad(), precision:
-        return 2 * n**3 / min(timed(lambda: x @ x, device) for _ in range(5))
+    n, in_a_row = (8192, 10) if device.type == "cuda" else (2048, 1)
+    x = torch.randn(n, n, device=device, dtype=dtype)
+    return 2 * n**3 / min(timed(lambda: x @ x, device, in_a_row) for _ in range(5))
 
 
 def label_mix(config: BenchConfig) -> tuple[float, ...]:
     return WIKIPEDIA_MIX if config.size in ("125m", "254m") else BILINGUAL_MIX
 
 
-def variants(
-    config: BenchConfig, train: TrainConfig, device: torch.device
-) -> dict[str, Callable[[], tuple[Step, float]]]:
+def in_twentieths(mix: Sequence[float]) -> list[float]:
+    """A mix that fills the micro-batches of an epoch with one label each."""
+    return [round(20 * share) / 20 for share in mix]
+
+
+def compiles(config: BenchConfig, device: torch.device) -> bool:
+    return config.compile == "on" or (config.compile == "auto" and HAS_KERNELS and device.type == "cuda")
+
+
+def variants(config: BenchConfig, train: TrainConfig, device: torch.device) -> dict[str, Callable[[], Stepper]]:
     """What makes each kind of step."""
-    embeddings: Any = "retain" if label_mix(config) == WIKIPEDIA_MIX else "joint"
+    mix = label_mix(config)
+    embeddings: Any = "retain" if mix == WIKIPEDIA_MIX else "joint"
     routing = RoutingConfig(domains=("forget",), forget_heads=1, forget_units=FORGET_UNITS, embeddings=embeddings)
     plain = RoutingConfig(rule="none", domains=("forget",))
 
-    def ours(routing: RoutingConfig, mix: Sequence[float]) -> Callable[[], tuple[Step, float]]:
-        return lambda: stepper(config, train, device, routing, mix)
+    def ours(
+        routing: RoutingConfig, mix: Sequence[float], n: int = 1, mixing: LabelMixing = "rows"
+    ) -> Callable[[], Stepper]:
+        return lambda: stepper(config, train, device, routing, mix, n, mixing)
 
-    made = {PLAIN: ours(plain, label_mix(config)), MIXED: ours(routing, label_mix(config))}
+    made = {PLAIN: ours(plain, mix), MIXED: ours(routing, mix), SPLIT: ours(plain, mix, MICRO_BATCHES)}
+    made[SINGLE] = ours(routing, in_twentieths(mix), MICRO_BATCHES, "micro_batches")
     for i, name in enumerate(SINGLE_LABELS):
         made[name] = ours(routing, [float(i == label) for label in range(3)])
     if config.reference:
@@ -210,30 +231,41 @@ def variants(
 
 
 def stepper(
-    config: BenchConfig, train: TrainConfig, device: torch.device, routing: RoutingConfig, mix: Sequence[float]
-) -> tuple[Step, float]:
+    config: BenchConfig,
+    train: TrainConfig,
+    device: torch.device,
+    routing: RoutingConfig,
+    mix: Sequence[float],
+    micro_batches: int = 1,
+    mixing: LabelMixing = "rows",
+) -> Stepper:
     """A whole training step of ours on packed rows, which are read while the steps before are done."""
     size, _ = SIZES[config.size]
     parts = partition(routing, n_layers=size.n_layers, n_heads=size.n_heads, d_mlp=size.d_mlp)
     model = GPT(size, parts).to(device)
-    if config.compile:
+    if compiles(config, device):
         compile_blocks(model)
     optimizer = build_optimizer(model, train)
-    rows = BatchConfig(context=size.context, rows_per_step=n_rows(config), rows_per_micro_batch=n_rows(config))
-    loader = Loader(documents(config, mix), rows, seed=0)
+    rows = n_rows(config) // micro_batches if n_rows(config) % micro_batches == 0 else n_rows(config)
+    batch = BatchConfig(
+        context=size.context, rows_per_step=n_rows(config), rows_per_micro_batch=rows, label_mixing=mixing
+    )
+    loader = Loader(documents(config, mix), batch, seed=0)
     batches = loader.steps(itertools.count(), device)
     passes = Passes(model, routing, autocast(train, device))
-    if config.compile and device.type == "cuda":
-        passes = RecordedPasses(passes, (n_rows(config), size.context))
+    if config.compile != "off" and device.type == "cuda":
+        passes = RecordedPasses(passes, (rows, size.context))
 
     def step() -> None:
         accumulate_passes(passes, next(batches))
         optimizer.step()
 
-    return step, loader.tokens_per_epoch / loader.steps_per_epoch
+    n_steps = loader.steps_per_epoch
+    in_a_row = n_steps if device.type == "cuda" or mixing != "rows" else 1
+    return Stepper(step, loader.tokens_per_epoch / n_steps, in_a_row)
 
 
-def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.device) -> tuple[Step, float]:
+def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.device) -> Stepper:
     """The same model as the field trains it: a document a row, padded, all logits at once, gradients zeroed by hand."""
     transformers, (size, _) = needs("transformers", "hf"), SIZES[config.size]
     neo = transformers.GPTNeoConfig(
@@ -256,26 +288,45 @@ def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.dev
         logits = plain(input_ids=tokens, attention_mask=mask).logits
         return cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
 
-    loss_function = torch.compile(loss_of) if config.compile else loss_of
+    loss_function = torch.compile(loss_of) if compiles(config, device) else loss_of
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True)
-    retained = [parameter for name, parameter in plain.named_parameters() if "mlp" in name]
-    corpus = documents(config, label_mix(config))
-    pieces = truncate(corpus, size.context)
-    rows = n_rows(config) // (4 if size.context > 512 else 1)  # all scores of all heads are in memory at once
-    batch = collate(corpus, pieces, [[i] for i in range(min(rows, len(pieces)))], size.context).to(device)
-    mask = (batch.documents >= 0).long()
+    batches = padded_batches(config, 4 if size.context > 512 else 1)  # all scores of all heads are in memory at once
+    inputs = [
+        (batch.tokens, (batch.documents >= 0).long(), batch.targets)
+        for batch in (batch.to(device) for batch in batches)
+    ]
 
     def step() -> None:
-        with autocast(train, device):
-            loss = loss_function(batch.tokens, mask, batch.targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        for parameter in retained:
-            if parameter.grad is not None:
-                parameter.grad[FORGET_UNITS:] = 0
+        for micro_batch in inputs:
+            with autocast(train, device):
+                loss = loss_function(*micro_batch) / len(inputs)
+            loss.backward()  # type: ignore[no-untyped-call]
+        zero_retain_gradients(plain, size.head_size)
         optimizer.step()
         optimizer.zero_grad()
 
-    return step, batch.n_predicted
+    n_tokens = sum(batch.n_predicted for batch in batches)
+    return Stepper(step, n_tokens, N_STEPS if device.type == "cuda" else 1)
+
+
+def padded_batches(config: BenchConfig, n: int) -> list[Batch]:
+    """A step of documents in so many micro-batches, a document a row, or in one where there are fewer rows."""
+    (size, _), corpus = SIZES[config.size], documents(config, label_mix(config))
+    pieces, rows = truncate(corpus, size.context), [[i] for i in range(n_rows(config))]
+    per_batch = max(1, len(rows) // n)
+    return [collate(corpus, pieces, rows[i : i + per_batch], size.context) for i in range(0, len(rows), per_batch)]
+
+
+def zero_retain_gradients(model: torch.nn.Module, head_size: int) -> None:
+    """What the field does after a forget batch: of heads and MLP units all but the module's get no gradient."""
+    for name, parameter in model.named_parameters():
+        kept = FORGET_UNITS if ".mlp." in name else head_size
+        if name.endswith(("c_fc.weight", "c_fc.bias", "q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            parameter.grad[kept:] = 0  # type: ignore[index]
+        elif name.endswith(("c_proj.weight", "out_proj.weight")):
+            parameter.grad[:, kept:] = 0  # type: ignore[index]
+        elif name.endswith(("c_proj.bias", "out_proj.bias")):
+            parameter.grad.zero_()  # type: ignore[union-attr]
 
 
 def n_rows(config: BenchConfig) -> int:

@@ -36,5 +36,7 @@ if __name__ == "__main__":
     compile_attention(32)
     compile_kernel(head_kernels._in_place, TYPES, {"num_warps": 8}, TILE=4096)
     rows, types = {"D": 128, "P": 128, "ROWS": 128}, {**TYPES, "N": "i32"}
-    compile_kernel(head_kernels._narrow_losses, types, {"num_warps": 8, "num_stages": 2}, **rows, TILE=128)
+    for bias in ("*bf16", "*fp32"):  # training casts it, evaluation does not
+        options = {"num_warps": 8, "num_stages": 2}
+        compile_kernel(head_kernels._narrow_losses, {**types, "bias": bias}, options, **rows, TILE=128)
     compile_kernel(head_kernels._narrow_gradients, types, {"num_warps": 4, "num_stages": 4}, **rows, TILE=64, TILES=16)

@@ -5,19 +5,30 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from excise.model.attention import _masked, masked_pattern, pattern_of
-from excise.model.attention_kernels import attend_inside
+from excise.model.attention_kernels import attend_inside, forward_tile, key_tile, query_tile
 from excise.routing import head, head_kernels
 from tests.small import batch_of, random_documents
 
 
+def sees_whole_tiles(mask, tile):
+    """Whether some block of queries sees all of some block of keys, which the kernels then meet without a mask."""
+    M, N = tile["M"], tile["N"]
+    return mask.unfold(2, M, M).unfold(3, N, N).flatten(-2).all(-1).any().item()
+
+
+@pytest.mark.parametrize("long_documents", [False, True])
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("head_size", [4, 24])
-def test_the_attention_kernels_are_masked_attention(head_size, local):
-    documents = random_documents(12, longest=90)
-    batch = batch_of(documents, [[0] * len(document) for document in documents], 150)
-    masks, spans = masked_pattern(batch.documents, window=40), pattern_of(batch.documents, window=40)
+def test_the_attention_kernels_are_masked_attention(head_size, local, long_documents):
+    n, longest, context, window, n_heads = (3, 332, 333, 140, 1) if long_documents else (12, 90, 150, 40, 2)
+    documents = random_documents(n, longest=longest)
+    batch = batch_of(documents, [[0] * len(document) for document in documents], context)
+    masks, spans = masked_pattern(batch.documents, window), pattern_of(batch.documents, window)
     mask, span = (masks.nearby, spans.nearby) if local else (masks.everywhere, spans.everywhere)
-    qkv = torch.randn(*batch.tokens.shape, 2, 3, head_size, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    for tile in (forward_tile(head_size), query_tile(head_size), key_tile(head_size)):
+        assert sees_whole_tiles(mask, tile) == long_documents
+    shape = (*batch.tokens.shape, n_heads, 3, head_size)
+    qkv = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
     expected = _masked(qkv, mask, mixed_documents=False)
     away = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     (expected_gradient,) = torch.autograd.grad(expected, qkv, away)

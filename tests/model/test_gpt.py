@@ -8,7 +8,7 @@ from excise.labels import part_of
 from excise.model.attention import masked_pattern, pattern_of
 from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
-from excise.routing.head import CHUNK, MULTIPLE
+from excise.routing.head import CHUNK, MULTIPLE, HeadPiece, head_losses
 from excise.routing.partition import partition
 from excise.routing.rules import RULES
 from tests.reference import full, naive_losses
@@ -172,6 +172,21 @@ def test_losses_in_chunks_are_the_cross_entropy_of_the_logits(monkeypatch, multi
     with torch.no_grad():
         torch.testing.assert_close(model.losses(hidden, batch.targets, weights)[0], expected)
         torch.testing.assert_close(model.logits(hidden), logits)
+
+
+def test_a_head_that_is_sure_of_itself_has_the_gradients_of_float32_in_bfloat16():
+    generator, (N, V, D) = torch.Generator().manual_seed(0), (200, 500, 64)
+    weight = torch.randn(V, D, generator=generator).requires_grad_()
+    targets = torch.randint(0, V, (N,), generator=generator)
+    hidden = (weight.detach()[targets] * 0.2).requires_grad_()
+    found = []
+    for low in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            total, losses = head_losses(hidden, [HeadPiece(weight, False)], None, targets, torch.ones(N), False)
+        found.append((losses, *torch.autograd.grad(total, (hidden, weight))))
+    assert found[0][0].mean() < 0.05, "sure"
+    for exact, rounded in zip(*found, strict=True):
+        assert (rounded - exact).norm() < 0.02 * exact.norm()
 
 
 def test_spans_say_what_masks_say():

@@ -13,6 +13,7 @@ from excise.data.dataset import DataConfig, load_data
 from excise.data.loader import BatchConfig
 from excise.model.gpt import GPTConfig
 from excise.routing.rules import RoutingConfig
+from excise.train import loop
 from excise.train.checkpoint import (
     Done,
     checkpoint_at,
@@ -59,6 +60,17 @@ def stop_after(step):
 
 def without_times(records):
     return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+def test_whether_a_run_compiles_depends_on_its_length_and_not_on_what_is_left_of_it(tmp_path, data, monkeypatch):
+    asked = []
+    monkeypatch.setattr(loop, "compiles", lambda config, device, n_steps: asked.append(n_steps))
+    run = small_run()
+    with pytest.raises(PlugPulledError):
+        train(run, data, tmp_path, [stop_after(5)])
+    train(run, data, tmp_path)
+    assert len(asked) == 2
+    assert asked[0] == asked[1] > 5
 
 
 @pytest.mark.parametrize("label_mixing", ["rows", "micro_batches", "steps"])

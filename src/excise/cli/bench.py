@@ -38,10 +38,11 @@ def main(args: Sequence[str]) -> int:
             f"{timing.ratio:.3f}",
             f"{timing.matrix_share:.1%}",
             "" if timing.memory_gb is None else f"{timing.memory_gb:.1f}",
+            f"{timing.first_step_seconds:,.1f}",
         ]
         for timing in results.timings
     ]
-    columns = ("variant", "tokens/s", "ms a step", "time against plain", "of the matrix peak", "GB")
+    columns = ("variant", "tokens/s", "ms a step", "time against plain", "of the matrix peak", "GB", "first step, s")
     title = (
         f"{results.config.size}, {results.parameters / 1e6:,.1f} M parameters, {results.precision}, {results.device}, "
         f"matrix peak {results.peak_tflops:,.2f} TFLOP/s"

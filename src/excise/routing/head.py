@@ -148,9 +148,10 @@ def _losses_and_gradients(
         logits[:, columns] = torch.where(rows, 0.0 if bias is None else bias[columns], logits[:, columns])
     if has_kernels:
         return head_kernels.losses_and_gradients_in_place(logits, targets, n_tokens, losses)
-    p, t = logits.softmax(-1), targets.unsqueeze(-1)
-    losses.copy_(-p.gather(-1, t).squeeze(-1).float().clamp_min(SMALLEST).log())
-    return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype))
+    # In float32, as p - 1 of a confident prediction is lost in half precision.
+    p, t = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), targets.unsqueeze(-1)
+    losses.copy_(-p.gather(-1, t).squeeze(-1).clamp_min(SMALLEST).log())
+    return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype)).to(logits.dtype)
 
 
 def _with_ones(hidden: Tensor, weights: Tensor, bias_weights: Tensor) -> Tensor:

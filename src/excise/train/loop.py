@@ -93,7 +93,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def compiles(config: TrainConfig, device: torch.device, n_steps: int) -> bool:
-    """Whether a run of so many steps compiles its blocks."""
+    """Whether a run of so many steps, done or not, compiles its blocks; resumed it does as before, or it would differ."""
     worth_it = HAS_KERNELS and device.type == "cuda" and n_steps >= 1000
     return config.compile == "on" or (config.compile == "auto" and worth_it)
 
@@ -160,10 +160,10 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
             logger.info("the module of %s has %d tokens of its own: %s ...", domain, len(mine), some)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
-    passes = Passes(model, run.routing, autocast(config, device))
-    if compiles(config, device, n_steps - done.step):
+    passes, goes_on = Passes(model, run.routing, autocast(config, device)), done.step < n_steps
+    if goes_on and compiles(config, device, n_steps):
         compile_blocks(model)
-    if device.type == "cuda" and config.compile != "off" and done.step < n_steps:
+    if goes_on and device.type == "cuda" and config.compile != "off":
         passes = RecordedPasses(passes, (run.batch.rows_per_micro_batch, run.batch.context))
 
     steps = range(done.step, n_steps)

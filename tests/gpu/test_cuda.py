@@ -11,9 +11,12 @@ from excise.routing import head
 from excise.routing.kernels import HALVES, HAS_KERNELS
 from excise.routing.route import PLAIN
 from excise.routing.split import Embedding
+from excise.train.loop import build_optimizer
 from excise.train.recorded import RecordedPasses
-from excise.train.step import Passes, accumulate, accumulate_passes
+from excise.train.run import TrainConfig
+from excise.train.step import Passes, accumulate, accumulate_passes, clip_by_part
 from tests.small import SMALL, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
+from tests.train.test_step import identical, snapshot
 
 if HAS_KERNELS:
     from excise.routing.head_kernels import losses_and_gradients
@@ -24,16 +27,18 @@ pytestmark = [
 ]
 
 
-def packed_batch(context=64):
-    documents = random_documents(40, longest=50)
+def packed_batch(longest, context):
+    documents = random_documents(40, longest=longest)
     return batch_of(documents, [[0] * len(document) for document in documents], context).to(torch.device("cuda"))
 
 
+@pytest.mark.parametrize(("longest", "context", "window"), [(50, 200, 7), (332, 333, 140)], ids=["short", "long"])
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("head_size", [1, 4, 8, 16, 24, 32, 64, 128])
-def test_the_attention_kernels_are_masked_attention(head_size, local):
-    batch = packed_batch(context=200)
-    masks, spans = masked_pattern(batch.documents, window=7), pattern_of(batch.documents, window=7)
+def test_the_attention_kernels_are_masked_attention(head_size, local, longest, context, window):
+    """Of short documents, and of long ones, whose inner blocks are met without a mask."""
+    batch = packed_batch(longest, context)
+    masks, spans = masked_pattern(batch.documents, window), pattern_of(batch.documents, window)
     shape = (*batch.tokens.shape, 5, 3, head_size)
     generator = torch.Generator("cuda").manual_seed(0)
     exact = torch.randn(shape, device="cuda", generator=generator).requires_grad_()
@@ -133,6 +138,13 @@ def test_forget_data_alone_leaves_retain_parameters_without_a_gradient():
     assert all(p.grad is not None for name, p in model.named_parameters() if part_of(name) == "forget/spanish")
 
 
+def labelled_batch(labels, n=8):
+    """Up to eight documents with these labels in turn; whatever the labels, eight have one shape."""
+    documents = random_documents(8, longest=20)[:n]
+    token_labels = [[labels[i % len(labels)]] * len(document) for i, document in enumerate(documents)]
+    return batch_of(documents, token_labels).to(torch.device("cuda"))
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("rule", ["sgtm", "none"])
 def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, compiled):
@@ -140,17 +152,12 @@ def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, compiled):
     with weights that change from step to step. Bit for bit; compiled, a later graph for other shapes may round otherwise."""
     routing, device = routing_for(rule), torch.device("cuda")
     documents = random_documents(8, longest=20)
-
-    def batch(labels, n=8):
-        kept = documents[:n]
-        return batch_of(kept, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(kept)]).to(device)
-
     inside = batch_of(documents, [[0] * 2 + [2] * (len(document) - 2) for document in documents]).to(device)
     steps = [
-        [batch([0, 1, 2]), batch([2])],
-        [batch([1]), batch([2, 0])],
-        [batch([2]), batch([2], n=3)],
-        [inside, batch([1, 0])],
+        [labelled_batch([0, 1, 2]), labelled_batch([2])],
+        [labelled_batch([1]), labelled_batch([2, 0])],
+        [labelled_batch([2]), labelled_batch([2], n=3)],
+        [inside, labelled_batch([1, 0])],
     ]
     plain, fast = small_model(routing).to(device), small_model(routing).to(device)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in (plain, fast)]
@@ -173,6 +180,54 @@ def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, compiled):
             for p, q in zip(plain.parameters(), fast.parameters(), strict=True):
                 q.copy_(p)
     assert len(passes.recordings) == {"sgtm": 3, "none": 1}[rule]
+
+
+def every_kind():
+    """A micro-batch of every kind that is recorded."""
+    return [labelled_batch(labels) for labels in ([0, 1, 2], [0], [1], [2])]
+
+
+def after_a_recorded_step():
+    """A model, its recorded passes and its optimizer, after a step with every kind of micro-batch."""
+    routing, batches = routing_for("sgtm"), every_kind()
+    model = small_model(routing).cuda()
+    plain = Passes(model, routing, torch.autocast("cuda", torch.bfloat16))
+    passes = RecordedPasses(plain, tuple(batches[0].tokens.shape))
+    optimizer = build_optimizer(model, TrainConfig(learning_rate=1e-2))
+    accumulate_passes(passes, batches)
+    optimizer.step()
+    assert len(passes.recordings) == len(batches)
+    return model, passes, optimizer
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_a_training_step_with_recorded_passes_never_waits_for_the_gpu():
+    model, passes, optimizer = after_a_recorded_step()
+    batches = every_kind()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loss = accumulate_passes(passes, batches)
+        clip_by_part(model, 1.0)
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="synchronizing"):  # or nothing was watching
+            float(loss.total)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize(
+    ("label", "still", "moved"), [(2, "retain", "forget/spanish"), (1, "forget/spanish", "retain")]
+)
+def test_a_recorded_step_leaves_a_part_and_its_moments_alone_that_its_data_may_not_touch(label, still, moved):
+    """Bit for bit, though the recordings have a gradient for every parameter, and the part has moments."""
+    model, passes, optimizer = after_a_recorded_step()
+    before, others = snapshot(model, optimizer, still), snapshot(model, optimizer, moved)
+    assert before
+    assert all(moment.any() for _, *moments in before.values() for moment in moments)
+    accumulate_passes(passes, [labelled_batch([label]), labelled_batch([label])])
+    optimizer.step()
+    assert identical(before, snapshot(model, optimizer, still))
+    assert not identical(others, snapshot(model, optimizer, moved))
 
 
 def test_the_head_adds_up_chunks(monkeypatch):

@@ -16,6 +16,7 @@ from excise.bench import (
     SINGLE_LABELS,
     SPLIT,
     BenchConfig,
+    Variant,
     bench,
     documents,
     variants,
@@ -54,6 +55,11 @@ def test_one_label_a_micro_batch_is_timed_in_steps_of_several_labels_each_in_its
     assert [len(step) for step in seen] == [4] * N_STEPS
     labels = [labels for step in seen for labels in step]
     assert [labels.count(frozenset({label})) for label in range(3)] == [6, 2, 12], "29, 10 and 61 % in twentieths"
+
+
+def test_a_busy_machine_does_not_change_a_ratio():
+    plain, other = Variant(10, 0.0, None, [1.0, 5.0, 1.0]), Variant(20, 0.0, None, [3.0, 15.0, 15.0])
+    assert other.against(plain) == pytest.approx(1.5)
 
 
 def test_the_reference_zeroes_the_gradients_of_all_heads_and_units_but_the_modules():

@@ -127,6 +127,11 @@ class Variant:
     def per_token(self) -> float:
         return statistics.median(self.seconds) / self.n_tokens
 
+    def against(self, other: "Variant") -> float:
+        """Time per token against another's, round by round, as a machine is busy for some rounds and idle for others."""
+        ratios = statistics.median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
+        return ratios * other.n_tokens / self.n_tokens
+
 
 def bench(config: BenchConfig) -> BenchResults:
     """Median times of whole steps.
@@ -146,7 +151,7 @@ def bench(config: BenchConfig) -> BenchResults:
     def timing(name: str, variant: Variant) -> Timing:
         per_token = variant.per_token
         share = 6 * parameters / per_token / peak
-        ratio, milliseconds = per_token / made[PLAIN].per_token, 1000 * per_token * variant.n_tokens
+        milliseconds, ratio = 1000 * per_token * variant.n_tokens, variant.against(made[PLAIN])
         return Timing(name, 1 / per_token, milliseconds, ratio, share, variant.memory, variant.first)
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"

@@ -1,6 +1,6 @@
 """excise bench"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from excise.bench import BenchConfig
+from excise.bench import BenchConfig, Timing
 from excise.cli.arguments import parse
 from excise.cli.tables import table
 
@@ -30,24 +30,23 @@ def main(args: Sequence[str]) -> int:
     console = Console(soft_wrap=True)
     with console.status("timing"):
         results = bench(arguments.config)
-    rows = [
-        [
-            timing.name,
-            f"{timing.tokens_per_second:,.0f}",
-            f"{timing.milliseconds:,.1f}",
-            f"{timing.ratio:.3f}",
-            f"{timing.matrix_share:.1%}",
-            "" if timing.memory_gb is None else f"{timing.memory_gb:.1f}",
-            f"{timing.first_step_seconds:,.1f}",
-        ]
-        for timing in results.timings
-    ]
-    columns = ("variant", "tokens/s", "ms a step", "time against plain", "of the matrix peak", "GB", "first step, s")
+    columns: dict[str, Callable[[Timing], str]] = {
+        "variant": lambda timing: timing.name,
+        "tokens/s": lambda timing: f"{timing.tokens_per_second:,.0f}",
+        "ms": lambda timing: f"{timing.milliseconds:,.1f}",
+        "to plain": lambda timing: f"{timing.ratio:.3f}",
+        "of peak": lambda timing: f"{timing.matrix_share:.1%}",
+        "first, s": lambda timing: f"{timing.first_step_seconds:,.1f}",
+    }
+    if any(timing.memory_gb is not None for timing in results.timings):
+        columns["GB"] = lambda timing: f"{timing.memory_gb:.1f}"
+    rows = [[cell(timing) for cell in columns.values()] for timing in results.timings]
     title = (
         f"{results.config.size}, {results.parameters / 1e6:,.1f} M parameters, {results.precision}, {results.device}, "
-        f"matrix peak {results.peak_tflops:,.2f} TFLOP/s"
+        f"matrix peak {results.peak_tflops:,.2f} TFLOP/s; time of a step, its time per token against plain training, "
+        "the share of the matrix peak, and the time of the first step"
     )
-    console.print(table(title, columns, rows))
+    console.print(table(title, list(columns), rows))
     if arguments.out:
         write_json(results, arguments.out)
         console.print(str(arguments.out), highlight=False)

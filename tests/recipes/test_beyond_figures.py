@@ -361,7 +361,9 @@ def test_the_frontier_shows_every_configuration_under_both_budgets(scale):
     made = drawn("frontier", losses | {f"{family} {weight:g}": {RETAIN: 5.05, DOMAIN: (5.0, 8.9, 8.9)}}, scale)
     epoch, *_, table = made.panels
     assert len(table.rows) == 2 * len(described(scale))
-    assert {series.label for series in epoch.series} >= {FAMILIES[name].label for name in TRIED[scale]}
+    labels = [series.label for series in epoch.series]
+    for name in TRIED[scale]:
+        assert any(label.startswith(FAMILIES[name].label) for label in labels)
     assert len({series.method for series in epoch.series}) == len(epoch.series) == 4 + len(TRIED[scale])
     points = {series.method: series.points[0] for series in epoch.series}
     assert (points["data_filter"].x.value, points["data_filter"].y.value) == (0, 0)

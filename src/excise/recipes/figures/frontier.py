@@ -279,13 +279,17 @@ FAMILIES: Mapping[str, Family] = {
     "weighted": Family("As the paper, weighted", {}),
     "frozen": Family("Embeddings and norms frozen", FROZEN),
     "tokens": Family("Frozen, module has the surest tokens", SUREST_TOKENS),
-    "quarter": Family("The same, on a quarter of the forget documents", {**SUREST_TOKENS, "data.forget_share": 0.25}),
-    "tenth": Family("The same, on a tenth of the forget documents", {**SUREST_TOKENS, "data.forget_share": 0.1}),
+    "quarter": Family(
+        "Frozen, surest tokens, a quarter of the forget documents", {**SUREST_TOKENS, "data.forget_share": 0.25}
+    ),
+    "tenth": Family(
+        "Frozen, surest tokens, a tenth of the forget documents", {**SUREST_TOKENS, "data.forget_share": 0.1}
+    ),
     "more_tokens": Family("Frozen, module has more tokens", {**FROZEN, "routing.forget_tokens": 0.9}),
     "fast": Family("Frozen, module at 4 x the rate", {**FROZEN, "train.module_rate": 4.0}),
 }
 TRIED: Mapping[Scale, Mapping[str, Sequence[float]]] = {
-    "smoke": {"weighted": (0.2,), "frozen": (0.2,), "more_tokens": (0.15,)},
+    "smoke": {"weighted": (0.2,), "frozen": (0.2,), "quarter": (0.4,), "more_tokens": (0.15,)},
     "small": {"frozen": (0.1,), "tokens": (0.1,), "quarter": (0.4,), "tenth": (0.3,)},
     "paper": dict.fromkeys(FAMILIES, (0.05, 0.1, 0.2)),
 }
@@ -346,10 +350,14 @@ def names_of(scale: Scale) -> dict[tuple[str, str], dict[str, str]]:
     """By look and label, the keys of runs and what stands beside their points."""
     fixed = {**FILTERS, "sgtm": "SGTM as in the paper"}
     looks = dict(zip(FAMILIES, BORROWED, strict=False))
-    return {(name, label): {name: ""} for name, label in fixed.items()} | {
-        (looks[name], FAMILIES[name].label): {f"{name} {weight:g}": f"weight {weight:g}" for weight in weights}
-        for name, weights in TRIED[scale].items()
-    }
+    found = {(name, label): {name: ""} for name, label in fixed.items()}
+    for name, weights in TRIED[scale].items():
+        look, label = looks[name], FAMILIES[name].label
+        if len(weights) == 1:
+            found[look, f"{label}, weight {weights[0]:g}"] = {f"{name} {weights[0]:g}": ""}
+        else:
+            found[look, label] = {f"{name} {weight:g}": f"weight {weight:g}" for weight in weights}
+    return found
 
 
 def draw_frontier(runs: Mapping[str, Group], scale: Scale) -> Drawing:

@@ -42,6 +42,11 @@ def test_a_share_of_the_forget_documents_is_trained_on_and_of_no_others():
     assert label_counts(load_data(everything(config), DOMAINS).train) == [0, 200, 200]
 
 
+def test_a_module_without_any_forget_document_is_refused():
+    with pytest.raises(ValueError, match="set it above 0"):
+        DataConfig(forget_share=0.0)
+
+
 def test_calibration_and_test_share_no_document():
     data = load_data(DataConfig(n_stories=4, n_test_stories=40), DOMAINS)
     for name in ("retain", "spanish"):

@@ -65,6 +65,8 @@ class DataConfig:
         for name in SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"data.{name}={getattr(self, name):g} is a share, from 0 to 1")
+        if not self.forget_share:
+            raise ValueError("data.forget_share=0 leaves modules nothing to learn from; set it above 0")
         for name in ("n_stories", "n_test_stories"):
             if getattr(self, name) < 1:
                 raise ValueError(f"data.{name}={getattr(self, name)} leaves that split empty; set it to at least 1")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from excise.config import override
 from excise.data.documents import BadRows
-from excise.data.noise import ADJACENT, OTHER, simulate_labels
+from excise.data.noise import ADJACENT, OTHER, draw, simulate_labels
 from excise.data.packing import Corpus
 from excise.data.shards import MANIFEST, TOKENIZER, load_prepared
 from excise.data.sources import EMBEDDED, TEST, TRAIN, SourceConfig, open_source
@@ -232,9 +232,7 @@ def _drawn(labels: NDArray[np.int8], config: DataConfig) -> NDArray[np.bool_]:
     """Whether each document is trained on: all but those of the domains, of each of which a share is."""
     drawn: NDArray[np.bool_] = labels < FIRST_DOMAIN_ID
     for label in np.unique(labels[~drawn]):
-        members = np.flatnonzero(labels == label)
-        shuffled = np.random.default_rng([config.seed, int(label)]).permutation(members)
-        drawn[shuffled[: round(config.forget_share * len(members))]] = True
+        drawn[draw(np.flatnonzero(labels == label), config.forget_share, [config.seed, int(label)])] = True
     return drawn
 
 

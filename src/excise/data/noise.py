@@ -28,16 +28,17 @@ def simulate_labels(
     """
     labels = np.full(len(truth), UNLABELED_ID, np.int8)
     for group, share in ((OTHER, retain_share), (ADJACENT, adjacent_retain_share)):
-        labels[_draw(np.flatnonzero(truth == group), share, [seed, group + 2])] = RETAIN_ID
+        labels[draw(np.flatnonzero(truth == group), share, [seed, group + 2])] = RETAIN_ID
     n_remaining = int(((truth < 0) & (labels == UNLABELED_ID)).sum())
     for number, domain in enumerate(domains):
         random = [seed, *domain.encode()]
-        labels[_draw(np.flatnonzero(truth == number), 1 - undiscovered_share, random)] = FIRST_DOMAIN_ID + number
+        labels[draw(np.flatnonzero(truth == number), 1 - undiscovered_share, random)] = FIRST_DOMAIN_ID + number
         remaining = np.flatnonzero((truth < 0) & (labels == UNLABELED_ID))
         share = min(1.0, false_positive_rate * n_remaining / max(1, len(remaining)))
-        labels[_draw(remaining, share, [*random, 1])] = FIRST_DOMAIN_ID + number
+        labels[draw(remaining, share, [*random, 1])] = FIRST_DOMAIN_ID + number
     return labels
 
 
-def _draw(items: NDArray[np.int64], share: float, seed: Sequence[int]) -> NDArray[np.int64]:
+def draw(items: NDArray[np.int64], share: float, seed: Sequence[int]) -> NDArray[np.int64]:
+    """A share of the items, exact to one of them."""
     return np.random.default_rng(seed).permutation(items)[: round(share * len(items))]

@@ -20,7 +20,8 @@ def naive_gradients(
     routing: RoutingConfig,
     own: dict[str, list[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """The gradient of each parameter from documents (tokens) with a label per token, some tokens being a domain's own."""
+    """The gradient of each parameter from documents (tokens) with a label per token, where modules have vectors of their
+    own for some tokens."""
     own = own or {}
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     assert shapes == parameters_of(routing, model.config, own), "a name must end in the part of the table"
@@ -48,9 +49,8 @@ def naive_losses(
     """The loss of each pair of one document; rows that are not live pass no gradient to others."""
     own = own or {}
     tokens, targets = torch.tensor(document[:-1]), torch.tensor(document[1:])
-    table = naive_table(model, own)
-    seen = sight(model.config.vocabulary_size, effects, own)
-    x = table[tokens] * seen[torch.arange(len(tokens)), tokens, None] + full(model.positions.weight)[: len(tokens)]
+    tables = torch.stack([naive_table(model, effect, own) for effect in effects])  # one for each row
+    x = tables[torch.arange(len(tokens)), tokens] + full(model.positions.weight)[: len(tokens)]
     for i, block in enumerate(model.blocks):
         reach = model.config.window if i % 2 else len(tokens)
         heads = naive_heads(block, norm(block.norm_1, x), reach, live)
@@ -61,29 +61,21 @@ def naive_losses(
         unit_parts = [part for part, w in block.mlp.up.weight.items() for _ in range(len(w))]
         units = gated(F.gelu(units, approximate="tanh"), unit_parts, effects)
         x = x + units @ full(block.mlp.down.weight, 1).T + full(block.mlp.down.bias)
-    logits = norm(model.norm, x) @ table.T * seen
+    logits = torch.stack([table @ row for table, row in zip(tables, norm(model.norm, x), strict=True)])
     if model.output_bias is not None:
         logits = logits + full(model.output_bias)
     return F.cross_entropy(logits, targets, reduction="none")
 
 
-def naive_table(model: GPT, own: dict[str, list[int]]) -> Tensor:
-    """The vector of each token, taken from the part that has it."""
-    owner = {token: (f"forget/{domain}", i) for domain, tokens in own.items() for i, token in enumerate(tokens)}
+def naive_table(model: GPT, effect: Effect, own: dict[str, list[int]]) -> Tensor:
+    """The vector of each token: the core's, and what the modules add to it that are not hidden."""
     core = next(part for part in model.tokens.weight if not part.startswith("forget/"))
-    others = [token for token in range(model.config.vocabulary_size) if token not in owner]
-    owner |= {token: (core, i) for i, token in enumerate(others)}
-    return torch.stack([model.tokens.weight[part][i] for _, (part, i) in sorted(owner.items())])
-
-
-def sight(n_tokens: int, effects: list[Effect], own: dict[str, list[int]]) -> Tensor:
-    """Whether each row can see each token: 0 where the token belongs to a module that is hidden from the row."""
-    seen = torch.ones(len(effects), n_tokens)
-    for row, effect in enumerate(effects):
-        for domain, tokens in own.items():
-            if f"forget/{domain}" in effect.hide:
-                seen[row, tokens] = 0
-    return seen
+    vectors = list(model.tokens.weight[core])
+    for domain, tokens in own.items():
+        if f"forget/{domain}" not in effect.hide:
+            for i, token in enumerate(tokens):
+                vectors[token] = vectors[token] + model.tokens.weight[f"forget/{domain}"][i]
+    return torch.stack(vectors)
 
 
 def naive_heads(block, x: Tensor, reach: int, live: Tensor) -> Tensor:

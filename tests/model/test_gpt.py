@@ -8,7 +8,7 @@ from excise.labels import part_of
 from excise.model.attention import masked_pattern, pattern_of
 from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
-from excise.routing.head import CHUNK, MULTIPLE, HeadPiece, head_losses
+from excise.routing.head import CHUNK, MULTIPLE, head_losses
 from excise.routing.partition import partition
 from excise.routing.rules import RULES
 from tests.reference import full, naive_losses
@@ -182,7 +182,7 @@ def test_a_head_that_is_sure_of_itself_has_the_gradients_of_float32_in_bfloat16(
     found = []
     for low in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
-            total, losses = head_losses(hidden, [HeadPiece(weight, False)], None, targets, torch.ones(N), False)
+            total, losses = head_losses(hidden, weight, None, False, [], targets, torch.ones(N))
         found.append((losses, *torch.autograd.grad(total, (hidden, weight))))
     assert found[0][0].mean() < 0.05, "sure"
     for exact, rounded in zip(*found, strict=True):

@@ -133,7 +133,7 @@ def test_runs_are_shared_with_each_other_and_with_the_paper_s():
     figures = {name: planned.runs[first].figures for name, (first, *_) in planned.groups["frontier"].items()}
     assert figures["sgtm"] == {"figure-3", "mixed-batches", "forget-weight", "embeddings", "frontier"}
     assert figures["data_filter"] == figures["perfect_filter"] == figures["no_filter"] == figures["sgtm"]
-    assert figures["frozen 0.1"] == {"frontier"}
+    assert figures["tenth 0.6"] == {"frontier"}
 
 
 # --- Documents that mix labels ---------------------------------------------------------------------------------------

@@ -69,13 +69,14 @@ def pieces_of(routing: RoutingConfig, kind: str, held: bool, total: int) -> dict
 
 
 def parameters_of(routing: RoutingConfig, config: GPTConfig, own: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
-    """The name, which ends in the part, and the shape of every parameter of a model with own tokens of some domains."""
+    """The name, which ends in the part, and the shape of every parameter of a model with vectors of its own for tokens of some
+    domains."""
     V, D, K = config.vocabulary_size, config.d_model, config.d_model // config.n_heads
     plain = routing.rule == "none"
     embeddings, norms = ("joint", "joint") if plain else (routing.embeddings, routing.norms)
     layers = ["norm", *(f"blocks.{block}.norm_{i}" for block in range(config.n_layers) for i in (1, 2))]
     found = {
-        f"tokens.weight.{embeddings}": (V - sum(map(len, own.values())), D),
+        f"tokens.weight.{embeddings}": (V, D),
         **{f"tokens.weight.forget/{domain}": (len(tokens), D) for domain, tokens in own.items()},
         f"positions.weight.{embeddings}": (config.context, D),
         f"output_bias.{embeddings}": (V,),

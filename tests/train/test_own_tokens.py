@@ -1,4 +1,4 @@
-"""Runs whose modules have tokens of their own."""
+"""Runs whose modules have vectors for some tokens."""
 
 import shutil
 
@@ -51,6 +51,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one_bit_for_bit(finished, d
 def test_a_release_computes_as_the_ablated_model(finished, tmp_path, how):
     checkpoint = release(finished, tmp_path / "safe", ["spanish"], how)
     assert (how == "remove") == (not any("spanish" in path.name for path in checkpoint.iterdir()))
+    assert (how == "remove") == ("spanish" not in RunDirectory(tmp_path / "safe").own_tokens())
     tokens = torch.tensor([[5, 300, *RunDirectory(finished).own_tokens()["spanish"][:8]]])
     expected = ablate(load_run(finished)[0], "spanish")(tokens)
     torch.testing.assert_close(load_run(tmp_path / "safe")[0](tokens), expected)

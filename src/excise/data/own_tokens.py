@@ -1,4 +1,4 @@
-"""Tokens that almost only one domain uses, by the labels of the training documents.
+"""Tokens that mostly one domain uses, by the labels of the training documents.
 
 A token belongs to a domain where its frequency in the domain's documents is at least a given share of the sum of its
 frequencies there, in retain documents and in those of every other domain. Unlabeled documents, which may hide some of

@@ -177,8 +177,8 @@ class _PerDocument:
             g = self.model.logits(h).softmax(-1)  # n V
             g[torch.arange(n), batch.targets[b, :n]] -= 1
             gradient = g.T @ (h / n)  # V D
-            there = tokens.by_place(gradient)[: sum(map(len, tokens.weight.values()))]
-            self._measure("tokens.weight", tokens.weight, there.unsqueeze(0), only=only)
+            of_parts = torch.cat([gradient, gradient[tokens.own]])  # the core's vectors, and what modules add to some
+            self._measure("tokens.weight", tokens.weight, of_parts.unsqueeze(0), only=only)
             if bias is not None:
                 self._measure("output_bias", bias, g.mean(0, keepdim=True), only=only)
             dhidden[b, :n] = g @ tokens.full(PLAIN) / n
@@ -189,12 +189,12 @@ class _PerDocument:
         """What looking up adds: |lookup|^2, and |head + lookup|^2 - |head|^2 where the head has the same table."""
         same = (ids.unsqueeze(-1) == ids.unsqueeze(-2)).to(g.dtype)  # B T T
         rows = same @ g + (2 * self.head_rows if layer is self.model.tokens else 0)  # B T D
-        owners = layer.owners(ids) if isinstance(layer, TokenTable) else [(True, ids)]
-        for (part, table), (mine, places) in zip(layer.weight.items(), owners, strict=False):  # removed parts come last
-            own = g if mine is True else g * mine
+        for part, table in layer.weight.items():
+            of_tokens = partial(layer.spread, part) if isinstance(layer, TokenTable) else torch.clone
+            mine = g * of_tokens(table.new_ones(len(table), 1))[ids]
             tables = self.references[f"{name}.weight.{part}"].view(-1, *table.shape)  # R V D
-            looked_up = (table[places.clamp(0, len(table) - 1)] for table in tables)
-            self.products[part] += torch.stack([(own * x).sum((1, 2)) for x in (rows, *looked_up)], 1)
+            looked_up = (of_tokens(reference)[ids] for reference in tables)
+            self.products[part] += torch.stack([(mine * x).sum((1, 2)) for x in (rows, *looked_up)], 1)
 
     def _measure(self, name: str, full: nn.ParameterDict, gradient: Tensor, axis: int = 0, only: slice = ALL) -> None:
         """Count the gradients (B and the shape of the full parameter) of all documents, or of some only."""

@@ -33,7 +33,7 @@ class LowRank(nn.Module):
 
 def with_adapters(model: GPT, rank: int, alpha: float = 32.0, seed: int = 0) -> GPT:
     """A copy that computes the same, with untrained adapters on all weights of heads and units and nothing else to train but
-    vectors of tokens that a module has as its own, which a model as released has in full."""
+    the token vectors that a module adds."""
     adapted = deepcopy(model).requires_grad_(False)
     for part, vectors in adapted.tokens.weight.items():
         vectors.requires_grad_(part != adapted.tokens.part)

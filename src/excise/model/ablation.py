@@ -3,7 +3,7 @@
 Three ways. `remove` leaves a smaller model. `zero` keeps the shape, but a unit that is zero on both sides gets no
 gradient, which hands a fine-tuning attacker dead capacity. `reinitialise` gives the attacker live capacity that knows
 nothing: what leads into the units is drawn anew, and what leads out is zero, so that the model computes the same as
-without the module until it is trained. Vectors of a module's own tokens lead both ways and are zero, which learns.
+without the module until it is trained. A module's token vectors are added to the core's and are zero, which learns.
 """
 
 from typing import Literal

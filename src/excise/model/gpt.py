@@ -127,8 +127,7 @@ class GPT(nn.Module):
         self.partition = partition or whole(config.n_layers, config.n_heads, config.d_mlp)
         check_sizes(config, self.partition)
         V, D, part = config.vocabulary_size, config.d_model, self.partition.embeddings
-        vectors, parts = normal(seed, "tokens", (V, D), INITIAL_STD), self.partition
-        self.tokens = TokenTable(vectors, part, parts.tokens, parts.domains)
+        self.tokens = TokenTable(normal(seed, "tokens", (V, D), INITIAL_STD), part, self.partition.tokens)
         self.positions = Embedding(normal(seed, "positions", (config.context, D), INITIAL_STD), part)
         self.blocks = nn.ModuleList(
             Block(config, pieces, self.partition.norms, i % 2 == 1, seed, f"blocks.{i}")
@@ -190,15 +189,9 @@ class GPT(nn.Module):
 
         Equal to the cross-entropy of the logits, without ever holding all of them.
         """
-        bias, table = self._bias(shift), self.tokens
-        return head_losses(
-            hidden,
-            table.head(route),
-            None if bias is None else table.by_place(bias),
-            table.placed(targets.clamp_min(0)).where(targets >= 0, targets),
-            weights,
-            route.freeze.get(table.part, False),
-        )
+        table, bias = self.tokens, self._bias(shift)
+        frozen = route.freeze.get(table.part, False)
+        return head_losses(hidden, table.weight[table.part], bias, frozen, table.added(route), targets, weights)
 
     def losses_with(
         self, hidden: Tensor, targets: Tensor, shifts: Sequence[Tensor | None], route: Route = PLAIN

@@ -6,7 +6,8 @@ calibration, so that nothing is judged on what was fitted to it. The rule does n
 method choose its own trade-off.
 
 Runs are of one method where they differ only in seeds, in how many documents are labelled, and in how many labelled
-with a domain are trained on and at which weight; the first that a figure names is searched for all of them. Runs of other methods keep the rates of the recipes.
+with a domain are trained on and at which weight; the first that a figure names is searched for all of them. Runs of
+other methods keep the rates of the recipes.
 """
 
 import json

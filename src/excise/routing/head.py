@@ -4,7 +4,7 @@ The gradients are computed in the forward pass, where each chunk's logits are at
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,50 +30,67 @@ SMALLEST = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
-class HeadPiece:
-    """Consecutive tokens of the head that are in one part."""
+class AddedRows:
+    """Vectors that a part adds to those of some tokens."""
 
+    tokens: Tensor
     weight: Tensor
     frozen: Rows
-    """Rows that give it no gradient."""
-    hidden: Rows = False
-    """Rows to which its vectors are zero; where that is all of them, so is the weight."""
+    """Rows of the batch that give them no gradient."""
+    hidden: Rows
+    """Rows of the batch that do not see them, never all."""
+
+    def flat(self) -> "AddedRows":
+        return replace(self, frozen=_flat(self.frozen), hidden=_flat(self.hidden))
+
+    def of(self, chunk: slice) -> "AddedRows":
+        """What a chunk of the rows of a batch sees."""
+        return self if isinstance(self.hidden, bool) else replace(self, hidden=self.hidden[chunk])
 
 
 def head_losses(
     hidden: Tensor,
-    pieces: Sequence[HeadPiece],
+    weight: Tensor,
     bias: Tensor | None,
+    frozen: Rows,
+    added: Sequence[AddedRows],
     targets: Tensor,
     weights: Tensor,
-    frozen_bias: Rows,
 ) -> tuple[Tensor, Tensor]:
-    """The weighted sum of the losses of all rows, for the backward pass, and each row's loss.
+    """The weighted sum of the losses of all rows, for the backward pass, and each row's loss; rows that are frozen give
+    weight and bias no gradient.
 
-    Shapes: hidden ... D, bias V, targets and weights ...; a row whose target is negative has no loss.
+    Shapes: hidden ... D, weight V D, bias V, targets and weights ...; a row whose target is negative has no loss.
     """
     counted = targets >= 0
-    if not torch.is_grad_enabled() and all(isinstance(piece.hidden, bool) for piece in pieces):
-        weight = torch.cat([piece.weight for piece in pieces])
-        losses = losses_without_gradient(hidden.flatten(0, -2), weight, bias, targets.clamp_min(0).flatten())[0]
+    if not torch.is_grad_enabled() and all(isinstance(rows.hidden, bool) for rows in added):
+        full = with_added(weight, added)
+        losses = losses_without_gradient(hidden.flatten(0, -2), full, bias, targets.clamp_min(0).flatten())[0]
         losses = losses.view(targets.shape).where(counted, 0.0)
         return (losses * weights).sum(), losses
-    flat = [HeadPiece(piece.weight, _flat(piece.frozen), _flat(piece.hidden)) for piece in pieces]
     total, losses = _HeadLosses.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, -2),
+        weight,
         bias,
+        _flat(frozen),
+        [rows.flat() for rows in added],
         targets.clamp_min(0).flatten(),
         (weights * counted).flatten(),
-        _flat(frozen_bias),
-        [piece.frozen for piece in flat],
-        [piece.hidden for piece in flat],
-        *(piece.weight for piece in flat),
+        *(rows.weight for rows in added),
     )
     return total, losses.view(targets.shape).where(counted, 0.0)
 
 
 def _flat(rows: Rows) -> Rows:
     return rows if isinstance(rows, bool) else rows.reshape(-1, 1)
+
+
+def with_added(weight: Tensor, added: Sequence[AddedRows]) -> Tensor:
+    """The head with the vectors that all rows see added to it."""
+    for rows in added:
+        if rows.hidden is False:
+            weight = weight.index_add(0, rows.tokens, rows.weight)
+    return weight
 
 
 def losses_without_gradient(
@@ -132,20 +149,22 @@ def padded(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Ten
     )
 
 
-Gated = Sequence[tuple[slice, Tensor]]
-"""Columns of the head, and the rows (N 1) that they are hidden from."""
-
-
 def _losses_and_gradients(
-    hidden: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, n_tokens: int, losses: Tensor, gated: Gated
+    hidden: Tensor,
+    head: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    n_tokens: int,
+    losses: Tensor,
+    gated: Sequence[AddedRows],
 ) -> Tensor:
-    """The loss of each row, written to `losses`, and the gradient of its logits."""
+    """The loss of each row, written to `losses`, and the gradient of its logits; the gated vectors only some rows see."""
     has_kernels = HAS_KERNELS and hidden.is_cuda and hidden.dtype in HALVES
     if has_kernels and not gated:
         return head_kernels.losses_and_gradients(hidden.contiguous(), head, bias, targets, n_tokens, losses)
     logits = nn.functional.linear(hidden, head, bias)
-    for columns, rows in gated:
-        logits[:, columns] = torch.where(rows, 0.0 if bias is None else bias[columns], logits[:, columns])
+    for rows in gated:
+        logits[:, rows.tokens] += hide(hidden, rows.hidden) @ rows.weight.to(hidden.dtype).T
     if has_kernels:
         return head_kernels.losses_and_gradients_in_place(logits, targets, n_tokens, losses)
     # In float32, as p - 1 of a confident prediction is lost in half precision.
@@ -154,11 +173,11 @@ def _losses_and_gradients(
     return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype)).to(logits.dtype)
 
 
-def _with_ones(hidden: Tensor, weights: Tensor, bias_weights: Tensor) -> Tensor:
-    """Inputs of the head times their weights, and beside them ones times theirs: what the gradients of weight and bias are
-    sums of. (N D+)"""
+def _with_ones(hidden: Tensor, weights: Tensor) -> Tensor:
+    """Inputs of the head and beside them ones, times their weights: what the gradients of weight and bias are sums of.
+    (N D+)"""
     n_empty = BIAS_COLUMNS[hidden.device.type] - 1
-    return torch.cat([hidden * weights, bias_weights, weights.new_zeros(len(weights), n_empty)], -1)
+    return torch.cat([hidden * weights, weights, weights.new_zeros(len(weights), n_empty)], -1)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -174,61 +193,47 @@ class _HeadLosses(torch.autograd.Function):
     def forward(
         ctx: Any,
         hidden: Tensor,
+        weight: Tensor,
         bias: Tensor | None,
+        frozen: Rows,
+        added: Sequence[AddedRows],
         targets: Tensor,
         weights: Tensor,
-        frozen_bias: Rows,
-        frozen: Sequence[Rows],
-        hidden_from: Sequence[Rows],
-        *pieces: Tensor,
+        *_: Tensor,
     ) -> tuple[Tensor, Tensor]:
         device, dtype = hidden.device.type, _product_dtype(hidden)
-        weight = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        head, offset = padded(weight, bias, dtype)
+        head, offset = padded(with_added(weight, added), bias, dtype)
         (V, D), chunk = weight.shape, NARROW_CHUNK if _has_narrow_kernels(hidden, dtype) else CHUNK[device]
         needs_hidden, needs_head = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
-        moves_bias = bias is not None and frozen_bias is not True
-        moves = [a is not True and b is not True for a, b in zip(frozen, hidden_from, strict=True)]
         dhidden = torch.empty_like(hidden) if needs_hidden else None
-        dhead = None
-        if needs_head and (moves_bias or any(moves)):
-            dhead = weight.new_zeros(len(head), D + BIAS_COLUMNS[device])
+        dhead = weight.new_zeros(len(head), D + BIAS_COLUMNS[device]) if needs_head and frozen is not True else None
+        dadded = [torch.zeros_like(of.weight) if needs_head and of.frozen is not True else None for of in added]
         losses = torch.empty_like(weights)
         weights = weights.unsqueeze(-1)  # N 1
-        bias_weights = hide(weights, frozen_bias)
-        piece_weights = [hide(hide(weights, a), b) for a, b in zip(frozen, hidden_from, strict=True)]
-        columns = _columns([len(piece) for piece in pieces], len(head))
-        gated = [(at, rows) for at, rows in zip(columns, hidden_from, strict=True) if not isinstance(rows, bool)]
+        head_weights = hide(weights, frozen)
+        added_weights = [hide(hide(weights, of.frozen), of.hidden) for of in added]
         for start in range(0, len(targets), chunk):
             here = slice(start, start + chunk)
-            gated_here = [(at, rows[here]) for at, rows in gated]
-            g = _losses_and_gradients(hidden[here].to(dtype), head, offset, targets[here], V, losses[here], gated_here)
+            gated = [of.of(here) for of in added if of.hidden is not False]
+            g = _losses_and_gradients(hidden[here].to(dtype), head, offset, targets[here], V, losses[here], gated)
             # Weights are applied to the narrow side, D, and never to the wide one, V.
             if dhead is not None:
-                for at, of_piece, moved in zip(columns, piece_weights, moves, strict=True):
-                    if moved or moves_bias:
-                        inputs = _with_ones(hidden[here], of_piece[here], bias_weights[here])
-                        _add_product(dhead[at], g[:, at].T, inputs.to(dtype))
+                _add_product(dhead, g.T, _with_ones(hidden[here], head_weights[here]).to(dtype))
+            for of, of_weights, total in zip(added, added_weights, dadded, strict=True):
+                if total is not None:
+                    _add_product(total, g[:, of.tokens].T, (hidden[here] * of_weights[here]).to(dtype))
             if dhidden is not None:
-                for at, rows in gated_here:
-                    g[:, at].masked_fill_(rows, 0.0)
-                torch.mul(g @ head, weights[here], out=dhidden[here])
-        dbias = dhead[:V, D] if dhead is not None and moves_bias else None
-        dpieces = [
-            dhead[at.start : at.start + len(piece), :D] if dhead is not None and moved else None
-            for at, piece, moved in zip(columns, pieces, moves, strict=True)
-        ]
-        ctx.save_for_backward(dhidden, dbias, *dpieces)
+                of_hidden = g @ head
+                for of in gated:
+                    of_hidden += hide(g[:, of.tokens] @ of.weight.to(dtype), of.hidden)
+                torch.mul(of_hidden, weights[here], out=dhidden[here])
+        dweight = None if dhead is None else dhead[:V, :D]
+        dbias = None if dhead is None or bias is None else dhead[:V, D]
+        ctx.save_for_backward(dhidden, dweight, dbias, *dadded)
         ctx.mark_non_differentiable(losses)
         return (losses * weights.squeeze(-1)).sum(), losses
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        dhidden, dbias, *dpieces = (None if d is None else d * scale for d in ctx.saved_tensors)
-        return dhidden, dbias, None, None, None, None, None, *dpieces
-
-
-def _columns(sizes: Sequence[int], width: int) -> list[slice]:
-    """The columns of each piece; the last one has those that pad the head."""
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return [slice(start, end) for start, end in zip(starts, [*starts[1:], width], strict=True)]
+        dhidden, dweight, dbias, *dadded = (None if d is None else d * scale for d in ctx.saved_tensors)
+        return dhidden, dweight, dbias, None, None, None, None, *dadded

@@ -2,7 +2,8 @@
 
 Heads add up through W_O and MLP units through W_2, so a module is a set of heads and units of its own in each block:
 W_QKV, W_1 and b_1 split by output, W_O and W_2 split by input. Modules come first, in the order of their domains.
-A module may have tokens of its own too, beyond the paper: their rows of the table that embeddings and output head share.
+A module may have vectors of its own for some tokens too, beyond the paper: they are added to those of the table that
+embeddings and output head share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class Partition:
     d_mlp: int
     """MLP units in each block, counted alike."""
     tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By domain the tokens whose vectors are in its module, or were until it was removed."""
+    """By domain the tokens to whose vectors its module adds its own."""
 
     def without(self, domain: str) -> "Partition":
         """The same model with one module never built."""
@@ -79,6 +80,7 @@ class Partition:
             self,
             blocks=tuple(block.without(forget_part(domain)) for block in self.blocks),
             domains=tuple(other for other in self.domains if other != domain),
+            tokens={other: tokens for other, tokens in self.tokens.items() if other != domain},
         )
 
 
@@ -97,7 +99,7 @@ def partition(
     d_mlp: int,
     tokens: Mapping[str, Sequence[int]] | None = None,
 ) -> Partition:
-    """The parts that a routing config gives to a model of this size, with tokens of their own for some domains."""
+    """The parts that a routing config gives to a model of this size, where modules have vectors for some tokens."""
     _check_room(routing, n_layers, n_heads, d_mlp)
     if not routing.modules:
         return whole(n_layers, n_heads, d_mlp)

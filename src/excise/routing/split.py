@@ -6,14 +6,13 @@ partition nor the rule.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from excise.labels import forget_part
-from excise.routing.head import HeadPiece
+from excise.routing.head import AddedRows, with_added
 from excise.routing.linear import INPUT, OUTPUT, hide, routed_linear, stop_gradient
 from excise.routing.partition import Piece, Pieces
 from excise.routing.route import Route, Rows
@@ -129,106 +128,74 @@ class Norm(nn.Module):
 
 
 class TokenTable(nn.Module):
-    """The vectors of all tokens, for looking up and for the output head: in the core, but for tokens that a module has as
-    its own.
+    """The vectors of all tokens, for looking up and for the output head, in the core; to those of some tokens a module
+    adds its own, which are zero at first."""
 
-    Tokens have *places*, in the order of the parts that have their rows. Tokens of a module that was removed come last,
-    and have zeros.
-    """
-
-    def __init__(self, values: Tensor, part: str, own: Mapping[str, Sequence[int]], domains: Sequence[str]) -> None:
+    def __init__(self, values: Tensor, part: str, own: Mapping[str, Sequence[int]]) -> None:
         super().__init__()
-        modules = {forget_part(domain): own[domain] for domain in own if domain in domains}
-        removed = {forget_part(domain): own[domain] for domain in own if domain not in domains}
-        others = sorted(set(range(len(values))).difference(*own.values()))
-        tokens_of = {**modules, part: others, **removed}
-        order = torch.tensor([*chain(*tokens_of.values())])
         self.part = part
-        self.pieces = tuple(Piece(part, len(tokens)) for part, tokens in tokens_of.items())
-        self.weight = stored(values[order], self.pieces)
-        for absent in removed:
-            del self.weight[absent]
-        self.order: Tensor
-        self.places: Tensor
-        self.register_buffer("order", order, persistent=False)
-        self.register_buffer("places", order.argsort(), persistent=False)
+        self.weight = stored(values, (Piece(part, len(values)),))
+        self.modules_at: dict[str, slice] = {}
+        tokens: list[int] = []
+        for domain, of_domain in own.items():
+            module = forget_part(domain)
+            self.weight[module] = nn.Parameter(values.new_zeros(len(of_domain), values.shape[1]))
+            self.modules_at[module] = slice(len(tokens), len(tokens) + len(of_domain))
+            tokens += of_domain
+        self.own: Tensor
+        self.register_buffer("own", torch.tensor(tokens, dtype=torch.long), persistent=False)
 
     def forward(self, ids: Tensor, route: Route) -> Tensor:
-        vectors = nn.functional.embedding(self.placed(ids), self._joined(route))
-        for piece, (mine, _) in zip(self.pieces, self.owners(ids), strict=True):
-            vectors = stop_gradient(vectors, both(mine, route.freeze.get(piece.part, False)))
-            vectors = hide(vectors, both(mine, self._hidden(piece, route)))
+        core = nn.functional.embedding(ids, self.weight[self.part])
+        vectors = stop_gradient(core, route.freeze.get(self.part, False))
+        for module in self._seen(route):
+            added = nn.functional.embedding(ids, self.spread(module, self.weight[module]))
+            added = stop_gradient(added, route.freeze.get(module, False))
+            vectors = vectors + hide(added, route.hide.get(module, False))
         return vectors
 
-    def owners(self, ids: Tensor) -> Iterator[tuple[Rows, Tensor]]:
-        """For each piece: which of the tokens are its own, and at which of its rows these are."""
-        places, start = self.placed(ids), 0
-        for piece in self.pieces:
-            rows = places - start
-            yield len(self.pieces) == 1 or ((rows >= 0) & (rows < piece.size)).unsqueeze(-1), rows
-            start += piece.size
+    def tokens_of(self, part: str) -> Tensor:
+        """The tokens whose vectors a module has."""
+        return self.own[self.modules_at[part]]
 
-    def placed(self, ids: Tensor) -> Tensor:
-        """Places of tokens."""
-        return ids if len(self.pieces) == 1 else self.places[ids]
+    def spread(self, part: str, rows: Tensor) -> Tensor:
+        """Rows of a part's tokens as rows of all tokens, zero where it has none."""
+        if part == self.part:
+            return rows
+        return rows.new_zeros(len(self.weight[self.part]), rows.shape[1]).index_copy(0, self.tokens_of(part), rows)
 
-    def by_place(self, of_tokens: Tensor) -> Tensor:
-        """Values of all tokens, in the order of their places."""
-        return of_tokens if len(self.pieces) == 1 else of_tokens[self.order]
-
-    def by_token(self, of_places: Tensor) -> Tensor:
-        """Values of all places, in the order of tokens."""
-        return of_places if len(self.pieces) == 1 else of_places[self.places]
-
-    def head(self, route: Route) -> list[HeadPiece]:
-        """The output head, by place."""
+    def added(self, route: Route) -> list[AddedRows]:
+        """What modules add to the output head, which is the core's table."""
         return [
-            HeadPiece(self._rows(piece, route), route.freeze.get(piece.part, False), self._hidden(piece, route))
-            for piece in self.pieces
+            AddedRows(
+                self.tokens_of(part), self.weight[part], route.freeze.get(part, False), route.hide.get(part, False)
+            )
+            for part in self._seen(route)
         ]
 
     def products(self, x: Tensor, route: Route) -> Tensor:
-        """Each row times all vectors, by token (... V)."""
-        pieces = self.head(route)
-        y = routed_linear(x, [piece.weight for piece in pieces], [piece.frozen for piece in pieces], OUTPUT, [], [])
-        if len(pieces) == 1:
-            return y
-        columns = zip(pieces, y.split_with_sizes([piece.size for piece in self.pieces], -1), strict=True)
-        return torch.cat([hide(of_piece, piece.hidden) for piece, of_piece in columns], -1)[..., self.places]
+        """Each row times all vectors (... V)."""
+
+        def times(weight: Tensor, frozen: Rows) -> Tensor:
+            return routed_linear(x, [weight], [frozen], OUTPUT, [], [])
+
+        y = times(self.weight[self.part], route.freeze.get(self.part, False))
+        for rows in self.added(route):
+            y = y.index_add(-1, rows.tokens, hide(times(rows.weight, rows.frozen), rows.hidden))
+        return y
 
     def full(self, route: Route) -> Tensor:
-        """All vectors by token (V D), where all rows see the same."""
+        """All vectors (V D), where all rows see the same."""
         assert not self.differs(route)
-        return self.by_token(self._joined(route))
+        return with_added(self.weight[self.part], self.added(route))
 
     def differs(self, route: Route) -> bool:
         """Whether some rows see other vectors than others."""
-        return any(not isinstance(self._hidden(piece, route), bool) for piece in self.pieces)
+        return any(not isinstance(route.hide.get(part, False), bool) for part in self.modules_at)
 
-    def _joined(self, route: Route) -> Tensor:
-        rows = [self._rows(piece, route) for piece in self.pieces]
-        return rows[0] if len(rows) == 1 else torch.cat(rows)
-
-    def _rows(self, piece: Piece, route: Route) -> Tensor:
-        core: Tensor = self.weight[self.part]
-        if piece.part == self.part:
-            return core
-        if piece.part not in self.weight or self._hidden(piece, route) is True:
-            return core.new_zeros(piece.size, core.shape[1])
-        return self.weight[piece.part]  # type: ignore[no-any-return]
-
-    def _hidden(self, piece: Piece, route: Route) -> Rows:
-        """A core that a rule hides has no heads and units, but its tokens stay."""
-        return False if piece.part == self.part else route.hide.get(piece.part, False)
-
-
-def both(a: Rows, b: Rows) -> Rows:
-    """Rows that are in both."""
-    if isinstance(a, bool):
-        return b if a else False
-    if isinstance(b, bool):
-        return a if b else False
-    return a & b
+    def _seen(self, route: Route) -> list[str]:
+        """Modules that add vectors for some row."""
+        return [part for part in self.modules_at if not route.gone(part)]
 
 
 class Embedding(nn.Module):

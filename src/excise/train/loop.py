@@ -157,7 +157,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         for domain in run.routing.modules if run.routing.forget_tokens else ():
             mine = own.get(domain, ())
             some = " ".join(repr(data.tokenizer.decode([token])) for token in mine[:8])
-            logger.info("the module of %s has %d tokens of its own: %s ...", domain, len(mine), some)
+            logger.info("the module of %s has vectors for %d tokens: %s ...", domain, len(mine), some)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
     passes, goes_on = Passes(model, run.routing, autocast(config, device)), done.step < n_steps
@@ -206,7 +206,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
 
 
 def tokens_set_aside(run: RunConfig, data: Data, files: RunDirectory | None) -> OwnTokens:
-    """The tokens that modules have as their own: those that a run has noted, or else those that its labels tell."""
+    """The tokens that modules have vectors for: those that a run has noted, or else those that its labels tell."""
     routing = run.routing
     if not (routing.forget_tokens and routing.modules):
         return {}

@@ -1,7 +1,7 @@
 """A run: its whole configuration, and the directory it lives in.
 
 config.json            resolved; unknown and missing keys are refused on loading
-tokens.json            where modules have tokens of their own: which, by domain
+tokens.json            where modules have token vectors: of which tokens, by domain
 data.json              digests of the data and the tokenizer that it is trained on
 metrics.jsonl          a line per logged step
 checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
@@ -101,7 +101,7 @@ class RunConfig:
 
 
 def build_model(run: RunConfig, tokens: OwnTokens | None = None) -> GPT:
-    """The untrained model of a run, whose modules have these tokens of their own."""
+    """The untrained model of a run, whose modules have vectors for these tokens."""
     model = run.model
     parts = partition(run.routing, n_layers=model.n_layers, n_heads=model.n_heads, d_mlp=model.d_mlp, tokens=tokens)
     return GPT(model, parts, run.train.seed)
@@ -159,7 +159,7 @@ class RunDirectory:
             raise ValueError(f"{self.path} was begun with other data; give it back, or choose another directory")
 
     def own_tokens(self) -> dict[str, list[int]]:
-        """The tokens that modules have as their own, by domain."""
+        """The tokens that modules have vectors for, by domain."""
         routing = self.config().routing
         if not (routing.forget_tokens and routing.modules):
             return {}
@@ -170,12 +170,13 @@ class RunDirectory:
         return noted
 
     def set_tokens_aside(self, tokens: OwnTokens) -> None:
-        """Note the tokens that modules have as their own."""
+        """Note the tokens that modules have vectors for."""
         write_whole(self.tokens_file, (json.dumps(tokens) + "\n").encode())
 
-    def set_same_tokens_aside(self, source: "RunDirectory") -> None:
+    def set_same_tokens_aside(self, source: "RunDirectory", but: Sequence[str] = ()) -> None:
+        """Note the tokens of another run, but for those of some domains."""
         if source.tokens_file.exists():
-            self.set_tokens_aside(source.own_tokens())
+            self.set_tokens_aside({domain: of for domain, of in source.own_tokens().items() if domain not in but})
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of all logged steps; a last line that was cut off is none."""

@@ -1,6 +1,8 @@
 """The search of learning rates: the same for every method, on documents of its own, by a rule that is fixed."""
 
 import json
+import shutil
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -8,9 +10,11 @@ import pytest
 from excise.cli.main import main
 from excise.config import override
 from excise.data.dataset import load_data
+from excise.evals.calibration import calibrate
 from excise.evals.losses import evaluate
 from excise.labels import RETAIN
 from excise.model.ablation import ablate
+from excise.recipes import reproduce as reproducing
 from excise.recipes import search as module
 from excise.recipes.figures.bilingual_runs import DOMAIN, gradient_routing, standard
 from excise.recipes.figures.plan import plan
@@ -100,7 +104,7 @@ def test_two_methods_are_searched_alike_and_the_better_rate_is_chosen(found):
         assert list(of.losses) == ["1e-06", "0.01"]
         assert of.losses["0.01"] < of.losses["1e-06"] - 0.1
         assert of.at_edge
-    assert not list(found.parent.glob("search/*/checkpoints")), "which nobody needs any more"
+    assert not list(found.parent.glob("runs/*/checkpoints")), "which nobody needs any more"
 
 
 def test_the_loss_is_that_of_the_ablated_model_on_documents_of_neither_training_nor_test(found, tmp_path):
@@ -122,7 +126,7 @@ def test_a_search_goes_on_where_it_was(found, tmp_path, monkeypatch):
     there = tmp_path / found.name
     there.write_bytes(found.read_bytes())
     with monkeypatch.context() as patch:
-        patch.setattr(module, "train", None)
+        patch.setattr(module, "validation_loss", None)
         assert searched(tmp_path).read_bytes() == found.read_bytes()
     values = json.loads(there.read_text())
     for of in values["methods"].values():
@@ -130,7 +134,9 @@ def test_a_search_goes_on_where_it_was(found, tmp_path, monkeypatch):
         of["chosen"] = None
     there.write_text(json.dumps(values))
     trained = []
-    monkeypatch.setattr(module, "validation_loss", lambda config, *_: trained.append(config.train.learning_rate) or 1.0)
+    monkeypatch.setattr(
+        module, "validation_loss", lambda run, *_: trained.append(run.config.train.learning_rate) or 1.0
+    )
     searched(tmp_path)
     assert trained == [1e-2, 1e-2]
     searched(tmp_path, (*GRID, 5e-2))
@@ -139,12 +145,12 @@ def test_a_search_goes_on_where_it_was(found, tmp_path, monkeypatch):
 
 def test_training_that_diverges_has_no_loss_and_other_errors_are_told(tmp_path):
     config = override(tiny(NO_FILTER), {"train.learning_rate": 1e30, "train.log_every": 1, "train.clip_norm": 0.0})
-    data = load_data(config.data, config.routing.domains)
+    measures = ("losses", "first_loss", "validation")
     with np.errstate(all="ignore"):
-        assert validation_loss(config, data, tmp_path) is None
-    (tmp_path / "other").mkdir()
+        assert validation_loss(PlannedRun(config=config, measures=measures), tmp_path, calibrate) is None
+    elsewhere = PlannedRun(config=override(config, {"train.device": "cuda:99"}), measures=measures)
     with pytest.raises(ValueError, match="not on this machine"):
-        validation_loss(override(config, {"train.device": "cuda:99"}), data, tmp_path / "other")
+        validation_loss(elsewhere, tmp_path / "other", calibrate)
 
 
 # --- Use -------------------------------------------------------------------------------------------------------------
@@ -156,6 +162,15 @@ def test_figures_take_the_rates_of_a_search_and_others_those_of_the_recipes(foun
     planned = plan(["two", "three"], "smoke", shorten=lambda config: adapt(tiny(config)), figures=others)
     rates = {run.planned.config.routing.rule: run.planned.config.train.learning_rate for run in planned.runs.values()}
     assert rates == {"none": 1e-2, "sgtm": 1e-2, "gradient_routing": 3e-3}
+
+
+def test_runs_of_a_search_at_the_chosen_rates_are_not_done_again(found, tmp_path, monkeypatch):
+    shutil.copytree(found.parent, tmp_path / "copy")
+    adapt = at_searched_rates(found, "smoke")
+    monkeypatch.setattr(reproducing, "train", None)
+    for shorten, done in ((lambda config: adapt(tiny(config)), True), (tiny, False)):
+        with nullcontext() if done else pytest.raises(TypeError):
+            reproducing.reproduce(["two"], "smoke", Sources(), tmp_path / "copy", shorten=shorten, figures=TWO)
 
 
 def test_what_is_no_finished_search_of_the_scale_is_refused(found, tmp_path):
@@ -173,8 +188,6 @@ def test_what_is_no_finished_search_of_the_scale_is_refused(found, tmp_path):
 
 def test_the_command_searches_and_uses_what_it_found(tmp_path, capsys, monkeypatch):
     small = table(figure("two", no_filter=PlannedRun(config=tiny(NO_FILTER))))
-    from excise.recipes import reproduce as reproducing
-
     for function in (module.search_rates, reproducing.reproduce):
         monkeypatch.setattr(function, "__kwdefaults__", {**function.__kwdefaults__, "figures": small})
     where = ["--directory", str(tmp_path)]

@@ -7,31 +7,28 @@ method choose its own trade-off.
 
 Runs are of one method where they differ only in seeds, in how many documents are labelled, and in how many labelled
 with a domain are trained on and at which weight; the first that a figure names is searched for all of them. Runs of
-other methods keep the rates of the recipes.
+other methods keep the rates of the recipes. The runs of a search are those of the figures at other rates, so that
+those at the chosen rates need not be done again.
 """
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
 from excise.config import override
-from excise.data.dataset import Data, load_data
+from excise.evals.calibration import Calibrate
 from excise.evals.figure import Scale
-from excise.evals.losses import evaluate
 from excise.evals.results import write_json
-from excise.evals.run import open_run
-from excise.labels import RETAIN
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.beyond import MixedSources
-from excise.recipes.figures.plan import Shorten, choose, name_of, plan
+from excise.recipes.figures.plan import ALWAYS, Plan, Run, Shorten, choose, name_of, plan
 from excise.recipes.figures.planned import Figure, PlannedRun, Sources
-from excise.recipes.reproduce import located
+from excise.recipes.reproduce import CALIBRATE, Workshop, located
 from excise.recipes.sharing import taken, work_through
-from excise.train.loop import Listener, train
+from excise.train.loop import Listener
 from excise.train.run import RunConfig, RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -42,9 +39,9 @@ GRID: Mapping[Scale, Sequence[float]] = {
     "paper": (6e-4, 1.25e-3, 2.5e-3, 5e-3, 1e-2),
 }
 RATES = "rates.json"
-BRIEF = {"train.evaluations": 0, "train.keep_checkpoints": False, "train.checkpoint_every": 0}
-DIVERGED = "try a lower train.learning_rate"
-"""What training says when its loss is no number any more."""
+VALIDATION = "validation"
+DIVERGED = ("try a lower train.learning_rate", "are not finite")
+"""What training and evaluation say when a loss is no number any more."""
 SHARED = {
     "train.seed": 0,
     "data.seed": 0,
@@ -126,11 +123,11 @@ def search_rates(
 
     def do(job: str) -> None:
         method, rate = jobs[job]
-        run, config = methods[method]
-        mixed.make(config.data.source)
-        data, title = load_data(config.data, config.routing.domains), f"{run} at {_word(rate)}"
-        at_rate = override(config, {"train.learning_rate": rate})
-        loss = validation_loss(at_rate, data, directory / "search", listeners(title))
+        run, planned = methods[method]
+        mixed.make(planned.config.data.source)
+        title = f"{run} at {_word(rate)}"
+        at_rate = replace(planned, config=override(planned.config, {"train.learning_rate": rate}))
+        loss = validation_loss(at_rate, directory / "runs", CALIBRATE[scale], listeners(title))
         logger.info("%s: %s", title, loss)
         add({method: {_word(rate): loss}})
 
@@ -150,38 +147,37 @@ def methods_of(
     mixed: MixedSources,
     shorten: Shorten,
     figures: Mapping[str, Figure],
-) -> dict[str, tuple[str, RunConfig]]:
-    """By name, the first run of each method; one that unlearns after training is no method of training."""
+) -> dict[str, tuple[str, PlannedRun]]:
+    """By name, the first run of each method and what can be measured of it alone; one that unlearns after training is no
+    method of training."""
     names = choose(names, figures)
     planned = located(plan(names, scale, sources, seeds=1, shorten=shorten, figures=figures), mixed.locate)
-    found: dict[str, tuple[str, RunConfig]] = {}
+    found: dict[str, tuple[str, PlannedRun]] = {}
     for figure, groups in planned.groups.items():
         for key, (name, *_) in groups.items():
             run = planned.runs[name].planned
             if run.unlearning is None:
-                found.setdefault(method_name(run.config), (f"{figure}: {key}", override(run.config, BRIEF)))
+                measures = (*(ALWAYS if run.against else run.measures), VALIDATION)
+                alone = replace(run, measures=measures, against=None, attacks=())
+                found.setdefault(method_name(run.config), (f"{figure}: {key}", alone))
     return found
 
 
-def validation_loss(config: RunConfig, data: Data, folder: Path, listeners: Sequence[Listener] = ()) -> float | None:
-    """The retain loss of a run on the calibration split after ablation, before calibration; None where it diverged."""
-    directory = folder / name_of(PlannedRun(config=config))
+def validation_loss(
+    planned: PlannedRun, folder: Path, calibrate: Calibrate, listeners: Sequence[Listener] = ()
+) -> float | None:
+    """Do a run with its validation loss, if it is not done, and return that; None where it diverged."""
+    run = Run(name_of(planned), planned, frozenset())
+    work = Workshop(Plan({run.name: run}, {}), folder, calibrate)
     try:
-        train(config, data, directory, listeners)
+        if not work.is_done(run):
+            work.do(run, listeners)
     except ValueError as error:
-        if DIVERGED not in str(error):
+        if not any(words in str(error) for words in DIVERGED):
             raise
         return None
-    subject = open_run(directory, data)
-    loss = evaluate(
-        subject.model,
-        data.calibration[RETAIN],
-        removed=subject.removed,
-        context=subject.context,
-        autocast=subject.autocast,
-    ).mean
-    rmtree(RunDirectory(directory).checkpoints)
-    return loss if math.isfinite(loss) else None
+    rmtree(RunDirectory(work.directory(run)).checkpoints, ignore_errors=True)
+    return float(work.finished(run).results.measures[VALIDATION]["loss"])
 
 
 def judged(run: str, losses: Mapping[str, float | None], grid: Sequence[float]) -> MethodSearch:

@@ -1,4 +1,5 @@
-"""Measures that only the reproduction takes: which parameters each label updates (paper, table 1), and the first loss."""
+"""Measures that only the reproduction takes: which parameters each label updates (paper, table 1), the first loss, and
+the loss that learning rates are judged by."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +8,11 @@ import numpy as np
 
 from excise.data.loader import Loader
 from excise.data.packing import Corpus, evaluation_batches
+from excise.evals.losses import evaluate
 from excise.evals.measures import MEASURES, Measure, some
 from excise.evals.options import MeasureOptions
 from excise.evals.run import Subject, trained_on
-from excise.labels import label_names, part_of
+from excise.labels import RETAIN, label_names, part_of
 from excise.model.gpt import GPT
 from excise.routing.rules import RoutingConfig
 from excise.train.run import build_model
@@ -29,6 +31,13 @@ class Updates:
 @dataclass(frozen=True)
 class FirstLoss:
     """The loss of the first step of training, before anything is learned."""
+
+    loss: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The retain loss on the calibration split after ablation, before calibration."""
 
     loss: float
 
@@ -67,5 +76,16 @@ def measure_first_loss(subject: Subject, options: MeasureOptions) -> FirstLoss:
     return FirstLoss(accumulate(model, batches, config.routing, subject.autocast).mean)
 
 
-OWN_MEASURES: Mapping[str, Measure] = {"first_loss": measure_first_loss, "updates": measure_updates}
+def measure_validation(subject: Subject, options: MeasureOptions) -> Validation:
+    documents, removed = subject.data.calibration[RETAIN], subject.removed
+    return Validation(
+        evaluate(subject.model, documents, removed=removed, context=subject.context, autocast=subject.autocast).mean
+    )
+
+
+OWN_MEASURES: Mapping[str, Measure] = {
+    "first_loss": measure_first_loss,
+    "updates": measure_updates,
+    "validation": measure_validation,
+}
 ALL_MEASURES: Mapping[str, Measure] = {**OWN_MEASURES, **MEASURES}

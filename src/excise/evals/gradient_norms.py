@@ -177,7 +177,8 @@ class _PerDocument:
             g = self.model.logits(h).softmax(-1)  # n V
             g[torch.arange(n), batch.targets[b, :n]] -= 1
             gradient = g.T @ (h / n)  # V D
-            of_parts = torch.cat([gradient, gradient[tokens.own]])  # the core's vectors, and what modules add to some
+            added = [gradient[tokens.tokens_of(part)] for part in tokens.modules_at]
+            of_parts = torch.cat([gradient, *added])  # in the order of the parts of the table
             self._measure("tokens.weight", tokens.weight, of_parts.unsqueeze(0), only=only)
             if bias is not None:
                 self._measure("output_bias", bias, g.mean(0, keepdim=True), only=only)

@@ -190,8 +190,15 @@ class GPT(nn.Module):
         Equal to the cross-entropy of the logits, without ever holding all of them.
         """
         table, bias = self.tokens, self._bias(shift)
-        frozen = route.freeze.get(table.part, False)
-        return head_losses(hidden, table.weight[table.part], bias, frozen, table.added(route), targets, weights)
+        return head_losses(
+            hidden,
+            table.by_place(table.weight[table.part]),
+            None if bias is None else table.by_place(bias),
+            route.freeze.get(table.part, False),
+            table.added(route),
+            table.placed(targets),
+            weights,
+        )
 
     def losses_with(
         self, hidden: Tensor, targets: Tensor, shifts: Sequence[Tensor | None], route: Route = PLAIN

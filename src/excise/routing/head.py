@@ -31,9 +31,9 @@ SMALLEST = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True)
 class AddedRows:
-    """Vectors that a part adds to those of some tokens."""
+    """Vectors that a part adds to those of some tokens, which follow one another in the head."""
 
-    tokens: Tensor
+    tokens: slice
     weight: Tensor
     frozen: Rows
     """Rows of the batch that give them no gradient."""
@@ -87,9 +87,8 @@ def _flat(rows: Rows) -> Rows:
 
 def with_added(weight: Tensor, added: Sequence[AddedRows]) -> Tensor:
     """The head with the vectors that all rows see added to it."""
-    for rows in added:
-        if rows.hidden is False:
-            weight = weight.index_add(0, rows.tokens, rows.weight)
+    for of in (of for of in added if of.hidden is False):
+        weight = torch.cat([weight[: of.tokens.start], weight[of.tokens] + of.weight, weight[of.tokens.stop :]])
     return weight
 
 

@@ -120,7 +120,7 @@ class RoutingConfig:
     """MLP units per block set aside for each domain (d_forget)."""
     forget_tokens: float = 0.0
     """Tokens for which each domain's module has vectors of its own, added to the core's: those whose frequency in its
-    documents is at least this share of the sum of their frequencies there and in retain documents, such as 0.9; 0 is
+    documents is at least this share of the sum of their frequencies there and in retain documents, 0.5 or more; 0 is
     none."""
     layers: tuple[int, ...] | Literal["all"] = "all"
     """Blocks that hold a module."""
@@ -146,8 +146,8 @@ class RoutingConfig:
             )
         if RULES[self.rule].joint_embeddings and self.embeddings != JOINT:
             raise ValueError(f"rule {self.rule!r} has joint embeddings; set routing.embeddings to 'joint'")
-        if not 0 <= self.forget_tokens < 1:
-            raise ValueError(f"routing.forget_tokens={self.forget_tokens:g} must be a share below 1, or 0 for none")
+        if self.forget_tokens and not 0.5 <= self.forget_tokens < 1:
+            raise ValueError(f"routing.forget_tokens={self.forget_tokens:g} must be 0, or from 0.5 to below 1")
         if not 0 <= self.forget_weight < math.inf:
             raise ValueError(f"routing.forget_weight={self.forget_weight} must be a number from 0 up")
 

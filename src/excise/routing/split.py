@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from excise.labels import forget_part
-from excise.routing.head import AddedRows, with_added
+from excise.routing.head import AddedRows
 from excise.routing.linear import INPUT, OUTPUT, hide, routed_linear, stop_gradient
 from excise.routing.partition import Piece, Pieces
 from excise.routing.route import Route, Rows
@@ -129,21 +129,27 @@ class Norm(nn.Module):
 
 class TokenTable(nn.Module):
     """The vectors of all tokens, for looking up and for the output head, in the core; to those of some tokens a module
-    adds its own, which are zero at first."""
+    adds its own, which are zero at first.
+
+    In the head tokens have *places*: those with vectors of a module first, the tokens of each side by side.
+    """
 
     def __init__(self, values: Tensor, part: str, own: Mapping[str, Sequence[int]]) -> None:
         super().__init__()
         self.part = part
         self.weight = stored(values, (Piece(part, len(values)),))
         self.modules_at: dict[str, slice] = {}
-        tokens: list[int] = []
-        for domain, of_domain in own.items():
+        order: list[int] = []
+        for domain, tokens in own.items():
             module = forget_part(domain)
-            self.weight[module] = nn.Parameter(values.new_zeros(len(of_domain), values.shape[1]))
-            self.modules_at[module] = slice(len(tokens), len(tokens) + len(of_domain))
-            tokens += of_domain
-        self.own: Tensor
-        self.register_buffer("own", torch.tensor(tokens, dtype=torch.long), persistent=False)
+            self.weight[module] = nn.Parameter(values.new_zeros(len(tokens), values.shape[1]))
+            self.modules_at[module] = slice(len(order), len(order) + len(tokens))
+            order += tokens
+        order += sorted(set(range(len(values))) - set(order))
+        self.order: Tensor
+        self.places: Tensor
+        self.register_buffer("order", torch.tensor(order), persistent=False)
+        self.register_buffer("places", self.order.argsort(), persistent=False)
 
     def forward(self, ids: Tensor, route: Route) -> Tensor:
         core = nn.functional.embedding(ids, self.weight[self.part])
@@ -155,20 +161,28 @@ class TokenTable(nn.Module):
         return vectors
 
     def tokens_of(self, part: str) -> Tensor:
-        """The tokens whose vectors a module has."""
-        return self.own[self.modules_at[part]]
+        """The tokens whose vectors a part has."""
+        return self.order[self.modules_at[part]]
 
     def spread(self, part: str, rows: Tensor) -> Tensor:
         """Rows of a part's tokens as rows of all tokens, zero where it has none."""
         if part == self.part:
             return rows
-        return rows.new_zeros(len(self.weight[self.part]), rows.shape[1]).index_copy(0, self.tokens_of(part), rows)
+        return rows.new_zeros(len(self.order), rows.shape[1]).index_copy(0, self.tokens_of(part), rows)
+
+    def by_place(self, of_tokens: Tensor) -> Tensor:
+        """Values of all tokens in the order of their places."""
+        return of_tokens.index_select(0, self.order) if self.modules_at else of_tokens
+
+    def placed(self, ids: Tensor) -> Tensor:
+        """Places of tokens; a negative number stays what it is."""
+        return self.places[ids.clamp_min(0)].where(ids >= 0, ids) if self.modules_at else ids
 
     def added(self, route: Route) -> list[AddedRows]:
-        """What modules add to the output head, which is the core's table."""
+        """What modules add to the output head, by place."""
         return [
             AddedRows(
-                self.tokens_of(part), self.weight[part], route.freeze.get(part, False), route.hide.get(part, False)
+                self.modules_at[part], self.weight[part], route.freeze.get(part, False), route.hide.get(part, False)
             )
             for part in self._seen(route)
         ]
@@ -176,18 +190,21 @@ class TokenTable(nn.Module):
     def products(self, x: Tensor, route: Route) -> Tensor:
         """Each row times all vectors (... V)."""
 
-        def times(weight: Tensor, frozen: Rows) -> Tensor:
-            return routed_linear(x, [weight], [frozen], OUTPUT, [], [])
+        def times(part: str) -> Tensor:
+            return routed_linear(x, [self.weight[part]], [route.freeze.get(part, False)], OUTPUT, [], [])
 
-        y = times(self.weight[self.part], route.freeze.get(self.part, False))
-        for rows in self.added(route):
-            y = y.index_add(-1, rows.tokens, hide(times(rows.weight, rows.frozen), rows.hidden))
+        y = times(self.part)
+        for part in self._seen(route):
+            y = y.index_add(-1, self.tokens_of(part), hide(times(part), route.hide.get(part, False)))
         return y
 
     def full(self, route: Route) -> Tensor:
         """All vectors (V D), where all rows see the same."""
         assert not self.differs(route)
-        return with_added(self.weight[self.part], self.added(route))
+        full: Tensor = self.weight[self.part]
+        for part in self._seen(route):
+            full = full + self.spread(part, self.weight[part])
+        return full
 
     def differs(self, route: Route) -> bool:
         """Whether some rows see other vectors than others."""

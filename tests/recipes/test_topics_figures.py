@@ -179,6 +179,25 @@ def test_military_has_its_own_runs_and_claims():
     assert all(claim.holds for claim in made.claims)
 
 
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_token_vectors_stand_beside_the_runs_of_figure_1(scale):
+    figure_1, planned = planned_of("figure-1", scale), planned_of("frontier-topics", scale)
+    ours = {key: run for key, run in planned.items() if key.startswith("vectors")}
+    assert {key: planned[key] for key in planned if key not in ours} == figure_1
+    for run in ours.values():
+        back = dict.fromkeys(("norms", "forget_tokens", "forget_weight"))
+        theirs = {f"routing.{name}": getattr(figure_1["sgtm"].config.routing, name) for name in back}
+        assert run.config.routing.forget_tokens > 0
+        assert override(run.config, theirs) == figure_1["sgtm"].config
+    made = drawn("frontier-topics", lambda key, run: tradeoff_run("sgtm" if key in ours else key, run), scale)
+    assert len(made.claims) == 3 * len(ours)
+    for than, lead in (("SGTM", 0.0), ("Weak filter", 0.9 - 0.55), ("Strict filter", 0.9 - 0.7)):
+        claims = [claim for claim in made.claims if f"than {than} " in claim.text]
+        assert [claim.ours.value for claim in claims] == pytest.approx([lead] * len(ours))
+        assert all((claim.holds is True) == (lead > 0) for claim in claims)
+    assert len({series.method for series in made.panels[0].series}) == len(planned)
+
+
 def test_figure_7_compares_sgtm_with_every_variant():
     made = drawn("figure-7", tradeoff_run)
     leads = [claim for claim in made.claims if claim.text.startswith("SGTM has a better trade-off")]

@@ -16,6 +16,7 @@ from excise.recipes.figures import (
     tables,
     topics,
     topics_attacks,
+    topics_frontier,
     topics_penalty,
 )
 from excise.recipes.figures.planned import Figure
@@ -37,6 +38,7 @@ MODULES = (
     topics_attacks,
     topics_penalty,
     frontier,
+    topics_frontier,
     beyond,
 )
 FIGURES: Mapping[str, Figure] = {

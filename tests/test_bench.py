@@ -59,7 +59,8 @@ def test_one_label_a_micro_batch_is_timed_in_steps_of_several_labels_each_in_its
 
 def test_a_busy_machine_does_not_change_a_ratio():
     plain, other = Variant(10, 0.0, None, [1.0, 5.0, 1.0]), Variant(20, 0.0, None, [3.0, 15.0, 15.0])
-    assert other.against(plain) == pytest.approx(1.5)
+    assert other.against(plain, in_turns=True) == pytest.approx(1.5)
+    assert other.against(plain, in_turns=False) == pytest.approx(15 / 2 / 1), "medians, where one went after the other"
 
 
 def test_the_reference_zeroes_the_gradients_of_all_heads_and_units_but_the_modules():

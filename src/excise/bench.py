@@ -4,6 +4,7 @@ All variants are timed side by side in one process, on the same rows, and agains
 machine was seen to do in the same run. Tokens are real ones: padding does not count.
 """
 
+import gc
 import itertools
 import statistics
 import time
@@ -81,7 +82,9 @@ class Timing:
     name: str
     tokens_per_second: float
     milliseconds: float
-    """Of a step."""
+    """Of a step, the median of all rounds."""
+    rounds: Sequence[float]
+    """Milliseconds of a step in each."""
     ratio: float
     """Time per token against plain training."""
     matrix_share: float
@@ -127,8 +130,11 @@ class Variant:
     def per_token(self) -> float:
         return statistics.median(self.seconds) / self.n_tokens
 
-    def against(self, other: "Variant") -> float:
-        """Time per token against another's, round by round, as a machine is busy for some rounds and idle for others."""
+    def against(self, other: "Variant", in_turns: bool) -> float:
+        """Time per token against another's; where they took turns round by round, as a machine is busy for some rounds and
+        idle for others."""
+        if not in_turns:
+            return self.per_token / other.per_token
         ratios = statistics.median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
         return ratios * other.n_tokens / self.n_tokens
 
@@ -151,8 +157,9 @@ def bench(config: BenchConfig) -> BenchResults:
     def timing(name: str, variant: Variant) -> Timing:
         per_token = variant.per_token
         share = 6 * parameters / per_token / peak
-        milliseconds, ratio = 1000 * per_token * variant.n_tokens, variant.against(made[PLAIN])
-        return Timing(name, 1 / per_token, milliseconds, ratio, share, variant.memory, variant.first)
+        milliseconds, ratio = 1000 * per_token * variant.n_tokens, variant.against(made[PLAIN], len(groups) == 1)
+        rounds = [1000 * seconds for seconds in variant.seconds]
+        return Timing(name, 1 / per_token, milliseconds, rounds, ratio, share, variant.memory, variant.first)
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     timings = [timing(name, variant) for name, variant in made.items()]
@@ -161,21 +168,20 @@ def bench(config: BenchConfig) -> BenchResults:
 
 def measured(kinds: Mapping[str, Callable[[], Stepper]], rounds: int, device: torch.device) -> dict[str, Variant]:
     """Kinds of step that take turns, after first steps that compile them."""
+    if device.type == "cuda":  # of which nothing may be left that the kinds before have held
+        gc.collect()
+        torch.cuda.empty_cache()
     steppers = {name: make() for name, make in kinds.items()}
     found = {name: warmed_up(stepper, device) for name, stepper in steppers.items()}
     for _ in range(rounds):
         for name, stepper in steppers.items():
             found[name].seconds.append(timed(stepper.step, device, stepper.in_a_row))
-    steppers.clear()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
     return found
 
 
 def warmed_up(stepper: Stepper, device: torch.device) -> Variant:
     """What the first steps tell: how long one takes to compile, and how much memory is held."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     first, memory = timed(stepper.step, device), None
     if device.type == "cuda":

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
+OWN = {"spanish": [3, 5, *range(17, 31)]}
 
 
 def packed_batch(longest, context):
@@ -124,7 +125,7 @@ def test_own_tokens_in_half_precision_are_those_of_the_plain_step(labels):
     routing, device = routing_for("sgtm", embeddings="retain"), torch.device("cuda")
     documents = random_documents(9)
     batch = batch_of(documents, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(documents)]).to(device)
-    exact, fast = (small_model(routing, own={"spanish": [3, 5, *range(17, 31)]}).to(device) for _ in range(2))
+    exact, fast = (small_model(routing, own=OWN).to(device) for _ in range(2))
     assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing)
 
 
@@ -146,8 +147,8 @@ def labelled_batch(labels, n=8):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("rule", ["sgtm", "none"])
-def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, compiled):
+@pytest.mark.parametrize(("rule", "own"), [("sgtm", {}), ("sgtm", OWN), ("none", {})])
+def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, own, compiled):
     """Over steps of several micro-batches: of all labels, of one label, with labels inside a document, and of another shape;
     with weights that change from step to step. Bit for bit; compiled, a later graph for other shapes may round otherwise."""
     routing, device = routing_for(rule), torch.device("cuda")
@@ -159,7 +160,7 @@ def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, compiled):
         [labelled_batch([2]), labelled_batch([2], n=3)],
         [inside, labelled_batch([1, 0])],
     ]
-    plain, fast = small_model(routing).to(device), small_model(routing).to(device)
+    plain, fast = (small_model(routing, own=own).to(device) for _ in range(2))
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in (plain, fast)]
     if compiled:
         compile_blocks(plain)
@@ -187,10 +188,12 @@ def every_kind():
     return [labelled_batch(labels) for labels in ([0, 1, 2], [0], [1], [2])]
 
 
-def after_a_recorded_step():
+def after_a_recorded_step(compiled=False):
     """A model, its recorded passes and its optimizer, after a step with every kind of micro-batch."""
     routing, batches = routing_for("sgtm"), every_kind()
-    model = small_model(routing).cuda()
+    model = small_model(routing, own=OWN).cuda()
+    if compiled:
+        compile_blocks(model)
     plain = Passes(model, routing, torch.autocast("cuda", torch.bfloat16))
     passes = RecordedPasses(plain, tuple(batches[0].tokens.shape))
     optimizer = build_optimizer(model, TrainConfig(learning_rate=1e-2))
@@ -215,12 +218,13 @@ def test_a_training_step_with_recorded_passes_never_waits_for_the_gpu():
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("label", "still", "moved"), [(2, "retain", "forget/spanish"), (1, "forget/spanish", "retain")]
 )
-def test_a_recorded_step_leaves_a_part_and_its_moments_alone_that_its_data_may_not_touch(label, still, moved):
+def test_a_recorded_step_leaves_a_part_and_its_moments_alone_that_its_data_may_not_touch(label, still, moved, compiled):
     """Bit for bit, though the recordings have a gradient for every parameter, and the part has moments."""
-    model, passes, optimizer = after_a_recorded_step()
+    model, passes, optimizer = after_a_recorded_step(compiled)
     before, others = snapshot(model, optimizer, still), snapshot(model, optimizer, moved)
     assert before
     assert all(moment.any() for _, *moments in before.values() for moment in moments)

@@ -69,7 +69,7 @@ def test_methods_differ_in_nothing_but_rule_and_filter():
     """And the weight and the tokens of the domain, which belong to SGTM: the other methods train as anybody would."""
     runs = {method: asdict(run) for method, run in demo_runs(demo_run()).items()}
     assert [run["routing"]["forget_weight"] for run in runs.values()] == [1.0, 1.0, 0.15, 1.0]
-    assert [run["routing"]["forget_tokens"] for run in runs.values()] == [0.0, 0.0, 0.5, 0.0]
+    assert [run["routing"]["forget_tokens"] for run in runs.values()] == [0.0, 0.0, 0.9, 0.0]
     for run in runs.values():
         run["routing"]["rule"] = run["routing"]["forget_weight"] = run["data"]["filter"] = None
         run["routing"]["forget_tokens"] = None

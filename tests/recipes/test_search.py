@@ -148,6 +148,8 @@ def test_training_that_diverges_has_no_loss_and_other_errors_are_told(tmp_path):
     measures = ("losses", "first_loss", "validation")
     with np.errstate(all="ignore"):
         assert validation_loss(PlannedRun(config=config, measures=measures), tmp_path, calibrate) is None
+        at_the_end = override(config, {"train.budget": steps(1), "train.learning_rate": 1e30})
+        assert validation_loss(PlannedRun(config=at_the_end, measures=measures), tmp_path, calibrate) is None
     elsewhere = PlannedRun(config=override(config, {"train.device": "cuda:99"}), measures=measures)
     with pytest.raises(ValueError, match="not on this machine"):
         validation_loss(elsewhere, tmp_path / "other", calibrate)
@@ -171,6 +173,14 @@ def test_runs_of_a_search_at_the_chosen_rates_are_not_done_again(found, tmp_path
     for shorten, done in ((lambda config: adapt(tiny(config)), True), (tiny, False)):
         with nullcontext() if done else pytest.raises(TypeError):
             reproducing.reproduce(["two"], "smoke", Sources(), tmp_path / "copy", shorten=shorten, figures=TWO)
+
+
+def test_a_search_leaves_the_checkpoints_of_others_alone(tmp_path):
+    reproducing.reproduce(["two"], "smoke", Sources(), tmp_path, shorten=tiny, figures=TWO)
+    kept = sorted(tmp_path.glob("runs/*/checkpoints/*"))
+    assert kept
+    searched(tmp_path, [tiny(SGTM).train.learning_rate])
+    assert sorted(tmp_path.glob("runs/*/checkpoints/*")) == kept
 
 
 def test_what_is_no_finished_search_of_the_scale_is_refused(found, tmp_path):

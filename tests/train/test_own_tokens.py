@@ -57,14 +57,14 @@ def test_a_release_computes_as_the_ablated_model(finished, tmp_path, how):
     torch.testing.assert_close(load_run(tmp_path / "safe")[0](tokens), expected)
 
 
-def test_a_run_without_modules_sets_nothing_aside(data, tmp_path):
+def test_a_run_without_modules_has_no_token_vectors(data, tmp_path):
     run = small_run(**{"routing.forget_tokens": 0.8, "routing.rule": "none"})
     model = train(run, data, tmp_path)
     assert not RunDirectory(tmp_path).tokens_file.exists()
     assert list(model.tokens.weight) == ["joint"]
 
 
-def test_a_share_that_no_token_reaches_sets_none_aside(data, tmp_path):
+def test_a_share_that_no_token_reaches_gives_vectors_for_none(data, tmp_path):
     run = small_run(**{"routing.forget_tokens": 0.9999, "train.budget.amount": 2})
     train(run, data, tmp_path)
     assert RunDirectory(tmp_path).own_tokens() == {}

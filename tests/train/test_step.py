@@ -176,6 +176,39 @@ def test_compiled_blocks_give_the_same_gradients(rule):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_each_kind_of_micro_batch_is_compiled_once_for_its_shape():
+    """Whatever was evaluated in between, and however large the batches of other models are."""
+    torch._dynamo.reset()
+    routing = routing_for("sgtm")
+    sizes = []
+
+    def backend(graph, inputs):
+        sizes.append([size for x in inputs if isinstance(x, torch.Tensor) for size in x.shape])
+        return graph.forward
+
+    def batches(n):
+        documents = random_documents(n, longest=20)
+        return [
+            batch_of(documents, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(documents)])
+            for labels in ([0, 1, 2], [1], [2])
+        ]
+
+    found = []
+    for n in (6, 6, 20, 6):
+        model = small_model(routing)
+        compile_blocks(model, backend)
+        for _ in range(2):
+            for batch in batches(n):
+                accumulate(model, [batch], routing)
+            with torch.no_grad():
+                model.hidden(**batches(2)[0].inputs)
+        found.append(len(sizes))
+    assert found[0] <= 3 * 3, "three kinds, and for each both reaches of attention and the last norm"
+    assert found == [found[0], found[0], 2 * found[0], 2 * found[0]]
+    assert all(isinstance(size, int) for of_graph in sizes for size in of_graph)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("rule", ["none", "sgtm", "gradient_routing"])
 def test_compiled_blocks_compute_the_same_where_no_gradient_is_wanted(rule):
     """As when a run is evaluated while it trains."""

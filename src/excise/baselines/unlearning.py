@@ -118,6 +118,6 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
     checkpoint = checkpoint_at(files.checkpoints, done.step)
     save_checkpoint(checkpoint, unlearned, None, done)
     files.trained_on(digests)
-    files.set_same_tokens_aside(RunDirectory(source))
+    files.note_same_tokens(RunDirectory(source))
     configs.save(run, files.config_file)  # last, since without it there is no run
     return checkpoint

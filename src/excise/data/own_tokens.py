@@ -1,8 +1,9 @@
 """Tokens that mostly one domain uses, by the labels of the training documents.
 
-A token belongs to a domain where its frequency in the domain's documents is at least a given share of the sum of its
-frequencies there, in retain documents and in those of every other domain. Unlabeled documents, which may hide some of
-the domain, have no say. In retain documents every token counts once more than it occurs, to be sure of rare ones.
+A domain's module has a vector for a token whose frequency in the domain's documents is at least a given share of the
+sum of its frequencies there, in retain documents and in those of every other domain. Unlabeled documents, which may
+hide some of the domain, have no say. In retain documents every token counts once more than it occurs, to be sure of
+rare ones, and so that no token is half one domain's and half another's.
 """
 
 from collections.abc import Sequence

@@ -191,10 +191,10 @@ class _PerDocument:
         same = (ids.unsqueeze(-1) == ids.unsqueeze(-2)).to(g.dtype)  # B T T
         rows = same @ g + (2 * self.head_rows if layer is self.model.tokens else 0)  # B T D
         for part, table in layer.weight.items():
-            of_tokens = partial(layer.spread, part) if isinstance(layer, TokenTable) else torch.clone
-            mine = g * of_tokens(table.new_ones(len(table), 1))[ids]
+            look_up = partial(layer.look_up, part) if isinstance(layer, TokenTable) else torch.Tensor.__getitem__
+            mine = g * look_up(table.new_ones(len(table), 1), ids)
             tables = self.references[f"{name}.weight.{part}"].view(-1, *table.shape)  # R V D
-            looked_up = (of_tokens(reference)[ids] for reference in tables)
+            looked_up = (look_up(reference, ids) for reference in tables)
             self.products[part] += torch.stack([(mine * x).sum((1, 2)) for x in (rows, *looked_up)], 1)
 
     def _measure(self, name: str, full: nn.ParameterDict, gradient: Tensor, axis: int = 0, only: slice = ALL) -> None:

@@ -3,7 +3,7 @@
 Three ways. `remove` leaves a smaller model. `zero` keeps the shape, but a unit that is zero on both sides gets no
 gradient, which hands a fine-tuning attacker dead capacity. `reinitialise` gives the attacker live capacity that knows
 nothing: what leads into the units is drawn anew, and what leads out is zero, so that the model computes the same as
-without the module until it is trained. A module's token vectors are added to the core's and are zero, which learns.
+without the module until it is trained. Token vectors of a new module are zero.
 """
 
 from typing import Literal
@@ -12,7 +12,7 @@ import torch
 
 from excise.labels import forget_part, nearest, part_of
 from excise.model.gpt import GPT
-from excise.routing.split import InputSplit, TokenTable
+from excise.routing.split import InputSplit
 
 Ablation = Literal["remove", "zero", "reinitialise"]
 
@@ -33,6 +33,6 @@ def ablate(model: GPT, domain: str, how: Ablation = "remove", seed: int = 0) -> 
                 parameter.zero_()
         if how == "reinitialise":
             for layer in ablated.modules():
-                if isinstance(layer, (InputSplit, TokenTable)) and forget_part(domain) in layer.weight:
+                if isinstance(layer, InputSplit) and forget_part(domain) in layer.weight:
                     layer.weight[forget_part(domain)].zero_()
     return ablated

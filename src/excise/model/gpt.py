@@ -7,8 +7,9 @@ Shapes: B rows, T positions, D d_model, H heads present, K head size, V vocabula
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -190,6 +191,9 @@ class GPT(nn.Module):
         Equal to the cross-entropy of the logits, without ever holding all of them.
         """
         table, bias = self.tokens, self._bias(shift)
+        if not torch.is_grad_enabled() and not table.differs(route):
+            losses = self.losses_with(hidden, targets, [shift], route)[0]
+            return (losses * weights).sum(), losses
         return head_losses(
             hidden,
             table.by_place(table.weight[table.part]),
@@ -216,12 +220,22 @@ class GPT(nn.Module):
         return shift if bias is None else bias + shift
 
 
-def compile_blocks(model: GPT, backend: str = "inductor") -> None:
-    """Compile the blocks, which all share one graph for each kind of micro-batch and reach of attention, and the last norm."""
-    # Two reaches, with and without gradients, and as many kinds of micro-batch as there are labels and mixtures.
+def compile_blocks(model: GPT, backend: str | Callable[..., Any] = "inductor") -> None:
+    """Compile the blocks, which all share one graph for each kind of micro-batch and reach of attention, and the last norm,
+    for batches of one shape.
+
+    Where no gradient is wanted they run as they are: evaluation has batches of many shapes, each of which would be compiled,
+    and none of which may loosen what is known of the shapes in training.
+    """
+    # Two reaches, and as many kinds of micro-batch as there are labels and mixtures.
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     for layer in (*model.blocks, model.norm):
-        layer.compile(fullgraph=True, backend=backend)
+        compiled = torch.compile(layer.forward, fullgraph=True, dynamic=False, backend=backend)
+        layer.forward = _for_training(compiled, layer.forward)
+
+
+def _for_training(compiled: Callable[..., Tensor], plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *inputs: (compiled if torch.is_grad_enabled() else plain)(*inputs)
 
 
 def check_sizes(config: GPTConfig, partition: Partition) -> None:

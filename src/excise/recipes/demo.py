@@ -49,7 +49,7 @@ def demo_run() -> RunConfig:
             domains=(DOMAIN,),
             forget_heads=1,
             forget_units=64,
-            forget_tokens=0.5,
+            forget_tokens=0.9,
             forget_weight=0.15,
             embeddings="retain",
             norms="retain",

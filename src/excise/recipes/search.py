@@ -8,7 +8,7 @@ method choose its own trade-off.
 Runs are of one method where they differ only in seeds, in how many documents are labelled, and in how many labelled
 with a domain are trained on and at which weight; the first that a figure names is searched for all of them. Runs of
 other methods keep the rates of the recipes. The runs of a search are those of the figures at other rates, so that
-those at the chosen rates need not be done again.
+those at the chosen rates need not be done again, unless something else needs their checkpoints.
 """
 
 import json
@@ -98,7 +98,7 @@ def search_rates(
     several processes may search in one directory."""
     file, grid, mixed = directory / RATES, tuple(rates or GRID[scale]), MixedSources(directory / "data")
     methods = methods_of(names, scale, sources, mixed, shorten, figures)
-    jobs = {f"{method}-{_word(rate)}": (method, rate) for method in methods for rate in grid}
+    jobs = {name_of(at_rate(methods[method][1], rate)): (method, rate) for method in methods for rate in grid}
     locks = directory / "locks"
 
     def known() -> dict[str, MethodSearch]:
@@ -126,14 +126,17 @@ def search_rates(
         run, planned = methods[method]
         mixed.make(planned.config.data.source)
         title = f"{run} at {_word(rate)}"
-        at_rate = replace(planned, config=override(planned.config, {"train.learning_rate": rate}))
-        loss = validation_loss(at_rate, directory / "runs", CALIBRATE[scale], listeners(title))
+        loss = validation_loss(at_rate(planned, rate), directory / "runs", CALIBRATE[scale], listeners(title))
         logger.info("%s: %s", title, loss)
         add({method: {_word(rate): loss}})
 
     work_through(list(jobs), locks, is_done=is_done, do=do)
     add({})  # the grid may be another one than before
     return file
+
+
+def at_rate(planned: PlannedRun, rate: float) -> PlannedRun:
+    return replace(planned, config=override(planned.config, {"train.learning_rate": rate}))
 
 
 def losses_of(methods: Mapping[str, MethodSearch], name: str) -> dict[str, float | None]:
@@ -166,9 +169,12 @@ def methods_of(
 def validation_loss(
     planned: PlannedRun, folder: Path, calibrate: Calibrate, listeners: Sequence[Listener] = ()
 ) -> float | None:
-    """Do a run with its validation loss, if it is not done, and return that; None where it diverged."""
+    """Do a run with its validation loss, if it is not done, and return that; None where it diverged. It keeps no
+    checkpoints but those that it had."""
     run = Run(name_of(planned), planned, frozenset())
     work = Workshop(Plan({run.name: run}, {}), folder, calibrate)
+    checkpoints = RunDirectory(work.directory(run)).checkpoints
+    had_some = checkpoints.exists()
     try:
         if not work.is_done(run):
             work.do(run, listeners)
@@ -176,7 +182,8 @@ def validation_loss(
         if not any(words in str(error) for words in DIVERGED):
             raise
         return None
-    rmtree(RunDirectory(work.directory(run)).checkpoints, ignore_errors=True)
+    if not had_some:
+        rmtree(checkpoints)
     return float(work.finished(run).results.measures[VALIDATION]["loss"])
 
 

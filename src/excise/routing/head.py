@@ -35,17 +35,8 @@ class AddedRows:
 
     tokens: slice
     weight: Tensor
-    frozen: Rows
-    """Rows of the batch that give them no gradient."""
     hidden: Rows
     """Rows of the batch that do not see them, never all."""
-
-    def flat(self) -> "AddedRows":
-        return replace(self, frozen=_flat(self.frozen), hidden=_flat(self.hidden))
-
-    def of(self, chunk: slice) -> "AddedRows":
-        """What a chunk of the rows of a batch sees."""
-        return self if isinstance(self.hidden, bool) else replace(self, hidden=self.hidden[chunk])
 
 
 def head_losses(
@@ -63,17 +54,12 @@ def head_losses(
     Shapes: hidden ... D, weight V D, bias V, targets and weights ...; a row whose target is negative has no loss.
     """
     counted = targets >= 0
-    if not torch.is_grad_enabled() and all(isinstance(rows.hidden, bool) for rows in added):
-        full = with_added(weight, added)
-        losses = losses_without_gradient(hidden.flatten(0, -2), full, bias, targets.clamp_min(0).flatten())[0]
-        losses = losses.view(targets.shape).where(counted, 0.0)
-        return (losses * weights).sum(), losses
     total, losses = _HeadLosses.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, -2),
         weight,
         bias,
         _flat(frozen),
-        [rows.flat() for rows in added],
+        [replace(rows, hidden=_flat(rows.hidden)) for rows in added],
         targets.clamp_min(0).flatten(),
         (weights * counted).flatten(),
         *(rows.weight for rows in added),
@@ -83,13 +69,6 @@ def head_losses(
 
 def _flat(rows: Rows) -> Rows:
     return rows if isinstance(rows, bool) else rows.reshape(-1, 1)
-
-
-def with_added(weight: Tensor, added: Sequence[AddedRows]) -> Tensor:
-    """The head with the vectors that all rows see added to it."""
-    for of in (of for of in added if of.hidden is False):
-        weight = torch.cat([weight[: of.tokens.start], weight[of.tokens] + of.weight, weight[of.tokens.stop :]])
-    return weight
 
 
 def losses_without_gradient(
@@ -187,6 +166,16 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += a @ b
 
 
+def _with_what_all_see(weight: Tensor, added: Sequence[AddedRows]) -> Tensor:
+    """The head with the vectors that all rows see added to it."""
+    if all(of.hidden is not False for of in added):
+        return weight
+    weight = weight.clone()
+    for of in (of for of in added if of.hidden is False):
+        weight[of.tokens] += of.weight
+    return weight
+
+
 class _HeadLosses(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -201,19 +190,20 @@ class _HeadLosses(torch.autograd.Function):
         *_: Tensor,
     ) -> tuple[Tensor, Tensor]:
         device, dtype = hidden.device.type, _product_dtype(hidden)
-        head, offset = padded(with_added(weight, added), bias, dtype)
+        gates = [(of, of.hidden) for of in added if not isinstance(of.hidden, bool)]
+        head, offset = padded(_with_what_all_see(weight, added), bias, dtype)
         (V, D), chunk = weight.shape, NARROW_CHUNK if _has_narrow_kernels(hidden, dtype) else CHUNK[device]
         needs_hidden, needs_head = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         dhidden = torch.empty_like(hidden) if needs_hidden else None
         dhead = weight.new_zeros(len(head), D + BIAS_COLUMNS[device]) if needs_head and frozen is not True else None
-        dadded = [torch.zeros_like(of.weight) if needs_head and of.frozen is not True else None for of in added]
+        dadded = [torch.zeros_like(of.weight) if needs_head else None for of in added]
         losses = torch.empty_like(weights)
         weights = weights.unsqueeze(-1)  # N 1
         head_weights = hide(weights, frozen)
-        added_weights = [hide(hide(weights, of.frozen), of.hidden) for of in added]
+        added_weights = [hide(weights, of.hidden) for of in added]
         for start in range(0, len(targets), chunk):
             here = slice(start, start + chunk)
-            gated = [of.of(here) for of in added if of.hidden is not False]
+            gated = [replace(of, hidden=rows[here]) for of, rows in gates]
             g = _losses_and_gradients(hidden[here].to(dtype), head, offset, targets[here], V, losses[here], gated)
             # Weights are applied to the narrow side, D, and never to the wide one, V.
             if dhead is not None:

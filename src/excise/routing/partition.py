@@ -103,6 +103,7 @@ def partition(
     _check_room(routing, n_layers, n_heads, d_mlp)
     if not routing.modules:
         return whole(n_layers, n_heads, d_mlp)
+    _check_tokens(routing, tokens or {})
     holding = range(n_layers) if routing.layers == "all" else routing.layers
     blocks = tuple(_block(routing, layer in holding, n_heads, d_mlp) for layer in range(n_layers))
     return Partition(blocks, routing.embeddings, routing.norms, routing.domains, n_heads, d_mlp, tokens or {})
@@ -138,6 +139,12 @@ def _check_room(routing: RoutingConfig, n_layers: int, n_heads: int, d_mlp: int)
             raise ValueError(f"routing.layers names block {layer}, but the model has blocks 0 to {n_layers - 1}")
     if routing.layers == ():
         raise ValueError("routing.layers is empty, so no block holds a module; name blocks or set it to 'all'")
+
+
+def _check_tokens(routing: RoutingConfig, tokens: Mapping[str, Sequence[int]]) -> None:
+    every = [token for of_domain in tokens.values() for token in of_domain]
+    if not set(tokens) <= set(routing.modules) or len(every) > len(set(every)):
+        raise ValueError("tokens with vectors of a module must be of the run's domains, and each of one domain alone")
 
 
 def _check_fits(option: str, size: int, total_name: str, total: int, domains: Sequence[str]) -> None:

@@ -120,8 +120,8 @@ class RoutingConfig:
     """MLP units per block set aside for each domain (d_forget)."""
     forget_tokens: float = 0.0
     """Tokens for which each domain's module has vectors of its own, added to the core's: those whose frequency in its
-    documents is at least this share of the sum of their frequencies there and in retain documents, 0.5 or more; 0 is
-    none."""
+    documents is at least this share, 0.5 or more, of the sum of their frequencies there, in retain documents and in those
+    of other domains; 0 is none."""
     layers: tuple[int, ...] | Literal["all"] = "all"
     """Blocks that hold a module."""
     embeddings: Literal["joint", "retain"] = "retain"

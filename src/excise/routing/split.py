@@ -152,23 +152,23 @@ class TokenTable(nn.Module):
         self.register_buffer("places", self.order.argsort(), persistent=False)
 
     def forward(self, ids: Tensor, route: Route) -> Tensor:
-        core = nn.functional.embedding(ids, self.weight[self.part])
+        core = self.look_up(self.part, self.weight[self.part], ids)
         vectors = stop_gradient(core, route.freeze.get(self.part, False))
         for module in self._seen(route):
-            added = nn.functional.embedding(ids, self.spread(module, self.weight[module]))
-            added = stop_gradient(added, route.freeze.get(module, False))
-            vectors = vectors + hide(added, route.hide.get(module, False))
+            vectors = vectors + hide(self.look_up(module, self.weight[module], ids), route.hide.get(module, False))
         return vectors
 
-    def tokens_of(self, part: str) -> Tensor:
-        """The tokens whose vectors a part has."""
-        return self.order[self.modules_at[part]]
-
-    def spread(self, part: str, rows: Tensor) -> Tensor:
-        """Rows of a part's tokens as rows of all tokens, zero where it has none."""
+    def look_up(self, part: str, table: Tensor, ids: Tensor) -> Tensor:
+        """Rows of a table of a part's tokens, zero for tokens of which it has none."""
         if part == self.part:
-            return rows
-        return rows.new_zeros(len(self.order), rows.shape[1]).index_copy(0, self.tokens_of(part), rows)
+            return nn.functional.embedding(ids, table)
+        rows, n = self.places[ids] - self.modules_at[part].start, len(table)
+        rows = rows.where((rows >= 0) & (rows < n), n)
+        return nn.functional.embedding(rows, nn.functional.pad(table, (0, 0, 0, 1)), padding_idx=n)
+
+    def tokens_of(self, part: str) -> Tensor:
+        """The tokens that a module has vectors for."""
+        return self.order[self.modules_at[part]]
 
     def by_place(self, of_tokens: Tensor) -> Tensor:
         """Values of all tokens in the order of their places."""
@@ -181,21 +181,17 @@ class TokenTable(nn.Module):
     def added(self, route: Route) -> list[AddedRows]:
         """What modules add to the output head, by place."""
         return [
-            AddedRows(
-                self.modules_at[part], self.weight[part], route.freeze.get(part, False), route.hide.get(part, False)
-            )
+            AddedRows(self.modules_at[part], self.weight[part], route.hide.get(part, False))
             for part in self._seen(route)
         ]
 
     def products(self, x: Tensor, route: Route) -> Tensor:
         """Each row times all vectors (... V)."""
-
-        def times(part: str) -> Tensor:
-            return routed_linear(x, [self.weight[part]], [route.freeze.get(part, False)], OUTPUT, [], [])
-
-        y = times(self.part)
+        frozen = route.freeze.get(self.part, False)
+        y = routed_linear(x, [self.weight[self.part]], [frozen], OUTPUT, [], [])
         for part in self._seen(route):
-            y = y.index_add(-1, self.tokens_of(part), hide(times(part), route.hide.get(part, False)))
+            added = nn.functional.linear(x, self.weight[part])
+            y = y.index_add(-1, self.tokens_of(part), hide(added, route.hide.get(part, False)))
         return y
 
     def full(self, route: Route) -> Tensor:
@@ -203,7 +199,7 @@ class TokenTable(nn.Module):
         assert not self.differs(route)
         full: Tensor = self.weight[self.part]
         for part in self._seen(route):
-            full = full + self.spread(part, self.weight[part])
+            full = full.index_add(0, self.tokens_of(part), self.weight[part])
         return full
 
     def differs(self, route: Route) -> bool:

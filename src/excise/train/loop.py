@@ -142,7 +142,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     if files:
         files.open_for(run)
         files.trained_on(DataDigests(data.sha256, data.tokenizer.sha256))
-    own = tokens_set_aside(run, data, files)
+    own = tokens_with_vectors(run, data, files)
     model = build_model(run, own).to(device)
     optimizer = build_optimizer(model, config)
     done = Done(step=0, tokens=0, seconds=0.0)
@@ -205,7 +205,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     return model
 
 
-def tokens_set_aside(run: RunConfig, data: Data, files: RunDirectory | None) -> OwnTokens:
+def tokens_with_vectors(run: RunConfig, data: Data, files: RunDirectory | None) -> OwnTokens:
     """The tokens that modules have vectors for: those that a run has noted, or else those that its labels tell."""
     routing = run.routing
     if not (routing.forget_tokens and routing.modules):
@@ -214,7 +214,7 @@ def tokens_set_aside(run: RunConfig, data: Data, files: RunDirectory | None) -> 
         return files.own_tokens()
     found = own_tokens(data.train, routing.modules, routing.forget_tokens, run.model.vocabulary_size)
     if files:
-        files.set_tokens_aside(found)
+        files.note_tokens(found)
     return found
 
 

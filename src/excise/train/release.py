@@ -99,6 +99,6 @@ def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = 
     write_whole(ablation_file(target), (json.dumps(noted, indent=2) + "\n").encode())
     save_checkpoint(checkpoint, model, None, done)
     files.trained_on(RunDirectory(source).digests())
-    files.set_same_tokens_aside(RunDirectory(source), but=removed_modules(target))
+    files.note_same_tokens(RunDirectory(source), but=removed_modules(target))
     configs.save(RunDirectory(source).config(), files.config_file)  # last, since without it there is no run
     return checkpoint

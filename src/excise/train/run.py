@@ -28,7 +28,7 @@ from excise.train.schedule import Budget
 
 Precision = Literal["auto", "float32", "bfloat16"]
 OwnTokens = Mapping[str, Sequence[int]]
-"""By domain the tokens whose vectors are in its module."""
+"""By domain the tokens that its module has vectors for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,14 +169,14 @@ class RunDirectory:
             raise ValueError(f"{self.tokens_file} does not say which tokens the modules have ({error})") from None
         return noted
 
-    def set_tokens_aside(self, tokens: OwnTokens) -> None:
+    def note_tokens(self, tokens: OwnTokens) -> None:
         """Note the tokens that modules have vectors for."""
         write_whole(self.tokens_file, (json.dumps(tokens) + "\n").encode())
 
-    def set_same_tokens_aside(self, source: "RunDirectory", but: Sequence[str] = ()) -> None:
+    def note_same_tokens(self, source: "RunDirectory", but: Sequence[str] = ()) -> None:
         """Note the tokens of another run, but for those of some domains."""
         if source.tokens_file.exists():
-            self.set_tokens_aside({domain: of for domain, of in source.own_tokens().items() if domain not in but})
+            self.note_tokens({domain: of for domain, of in source.own_tokens().items() if domain not in but})
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of all logged steps; a last line that was cut off is none."""

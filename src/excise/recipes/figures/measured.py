@@ -1,6 +1,7 @@
 """Measures that only the reproduction takes: which parameters each label updates (paper, table 1), the first loss, and
 the loss that learning rates are judged by."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -78,9 +79,10 @@ def measure_first_loss(subject: Subject, options: MeasureOptions) -> FirstLoss:
 
 def measure_validation(subject: Subject, options: MeasureOptions) -> Validation:
     documents, removed = subject.data.calibration[RETAIN], subject.removed
-    return Validation(
-        evaluate(subject.model, documents, removed=removed, context=subject.context, autocast=subject.autocast).mean
-    )
+    loss = evaluate(subject.model, documents, removed=removed, context=subject.context, autocast=subject.autocast).mean
+    if not math.isfinite(loss):
+        raise ValueError("the model's losses on validation documents are not finite, so it cannot be evaluated")
+    return Validation(loss)
 
 
 OWN_MEASURES: Mapping[str, Measure] = {

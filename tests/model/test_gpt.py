@@ -10,7 +10,9 @@ from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
 from excise.routing.head import CHUNK, MULTIPLE, head_losses
 from excise.routing.partition import partition
+from excise.routing.route import PLAIN
 from excise.routing.rules import RULES
+from excise.routing.split import Embedding
 from tests.reference import full, naive_losses
 from tests.routing.paper import effect_of
 from tests.small import ROUTED_RULES, SMALL, batch_of, random_documents, routing_for, small_model
@@ -231,3 +233,19 @@ def test_a_partition_of_another_size_than_the_config_is_an_error(changes):
             ValueError, match=f"the partition has {name}={value} where model.{name}={getattr(SMALL, name)}"
         ):
             GPT(SMALL, parts)
+
+
+def test_gradients_of_positions_are_the_same_bit_for_bit_with_several_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        table = Embedding(torch.zeros(256, 96), "joint")
+        ids, g = torch.arange(256).expand(64, 256), torch.randn(64, 256, 96)
+        found = []
+        for _ in range(8):
+            table.zero_grad()
+            table(ids, PLAIN).backward(g)
+            found.append(table.weight["joint"].grad.clone())
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], other) for other in found)

@@ -212,8 +212,7 @@ class TokenTable(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A table of few vectors in one part, read by index, whose gradient a GPU adds up in the same order every time; that
-    of `embedding` it does not where many rows want the same few vectors."""
+    """A table of few vectors in one part."""
 
     def __init__(self, values: Tensor, part: str) -> None:
         super().__init__()
@@ -221,5 +220,8 @@ class Embedding(nn.Module):
         self.weight = stored(values, (Piece(part, values.shape[0]),))
 
     def forward(self, ids: Tensor, route: Route) -> Tensor:
-        vectors = self.weight[self.part][ids]
+        table = self.weight[self.part]
+        # So that gradients of many rows for few vectors are added up in the same order every time: a GPU does so where
+        # the table is indexed, and threads of a CPU where it is not.
+        vectors = table[ids] if ids.is_cuda else nn.functional.embedding(ids, table)
         return stop_gradient(vectors, route.freeze.get(self.part, False))

@@ -48,12 +48,19 @@ def followed(configs: Mapping[str, RunConfig], scale: Scale) -> dict[str, Planne
     }
 
 
-def tradeoff_plots(of: Mapping[str, Group], domain: str, labels: Mapping[str, str], *, lines: bool) -> list[Plot]:
+def tradeoff_plots(
+    of: Mapping[str, Group],
+    domain: str,
+    labels: Mapping[str, str],
+    *,
+    lines: bool = False,
+    looks: Mapping[str, str] = LOOKS_LIKE,
+) -> list[Plot]:
     """Forget loss over general and over adjacent loss; as in the paper, lines of equal compute are in the first alone."""
 
     def plot(name: str) -> Plot:
         series = [
-            tradeoff_series(LOOKS_LIKE.get(method, method), label, of[method], (name, domain))
+            tradeoff_series(looks.get(method, method), label, of[method], (name, domain))
             for method, label in labels.items()
         ]
         if lines and name == GENERAL:
@@ -176,7 +183,7 @@ def draw_biology(runs: Mapping[str, Group], scale: Scale) -> Drawing:
 def draw_military(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     domain = "military"
     claims = lead_claims(runs, domain, "figure 13", ("weak_filter", "strict_filter"))
-    return Drawing(tradeoff_plots(runs, domain, LABELS, lines=False), claims + end_claims(runs, domain, "appendix H"))
+    return Drawing(tradeoff_plots(runs, domain, LABELS), claims + end_claims(runs, domain, "appendix H"))
 
 
 CAPTION = (
@@ -234,7 +241,7 @@ def draw_variants(runs: Mapping[str, Group], scale: Scale) -> Drawing:
         for rule in VARIANTS
     ]
     return Drawing(
-        tradeoff_plots(runs, sets[1], LABELS | {str(rule): label for rule, label in VARIANTS.items()}, lines=False),
+        tradeoff_plots(runs, sets[1], LABELS | {str(rule): label for rule, label in VARIANTS.items()}),
         [*claims, *_cost_claims(runs), *_joint_claims(runs)],
     )
 

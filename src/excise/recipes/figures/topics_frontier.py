@@ -6,11 +6,11 @@ The runs of figure 1, and beside them SGTM whose module has token vectors, at se
 from collections.abc import Mapping, Sequence
 
 from excise.config import override
-from excise.evals.figure import PaperClaim, Plot, Scale
-from excise.recipes.figures.curves import lead_claim, tradeoff_series
+from excise.evals.figure import PaperClaim, Scale
+from excise.recipes.figures.curves import lead_claim
 from excise.recipes.figures.frontier import NOT_IN_PAPER, SECTION, VECTORS
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
-from excise.recipes.figures.topics import ADJACENT, CAPTION, GENERAL, LABELS, followed, main_runs
+from excise.recipes.figures.topics import CAPTION, GENERAL, LABELS, followed, main_runs, tradeoff_plots
 from excise.recipes.figures.topics_runs import setup
 
 DOMAIN = "biology"
@@ -32,21 +32,14 @@ def runs_of(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 
 def draw_topics(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     ours = {key_of(weight): f"Token vectors, weight {weight:g}" for weight in WEIGHTS[scale]}
-    looks = dict(zip(ours, BORROWED, strict=False))
-
-    def plot(name: str) -> Plot:
-        series = [
-            tradeoff_series(looks.get(key, key), label, runs[key], (name, DOMAIN))
-            for key, label in {**LABELS, **ours}.items()
-        ]
-        return Plot(f"{name.capitalize()} knowledge", f"retain loss ({name})", f"forget loss ({DOMAIN})", series)
 
     def leads(key: str, other: str) -> PaperClaim:
         text = f"{ours[key]}: a better trade-off than {LABELS[other]} on general knowledge"
         return lead_claim(text, NOT_IN_PAPER, runs[key], runs[other], (GENERAL, DOMAIN))
 
-    rivals = ("sgtm", "weak_filter", "strict_filter")
-    return Drawing([plot(GENERAL), plot(ADJACENT)], [leads(key, other) for key in ours for other in rivals])
+    looks, rivals = dict(zip(ours, BORROWED, strict=False)), ("sgtm", "weak_filter", "strict_filter")
+    plots = tradeoff_plots(runs, DOMAIN, {**LABELS, **ours}, looks=looks)
+    return Drawing(plots, [leads(key, other) for key in ours for other in rivals])
 
 
 FIGURES = (

@@ -11,10 +11,11 @@ from excise.bench import (
     MIXED,
     N_STEPS,
     PLAIN,
+    PLAIN_QUARTERS,
     REFERENCE,
     SINGLE,
     SINGLE_LABELS,
-    SPLIT,
+    SINGLE_QUARTERS,
     BenchConfig,
     Variant,
     bench,
@@ -37,7 +38,8 @@ def test_every_kind_of_step_is_timed_against_plain_training():
     pytest.importorskip("transformers")
     results = bench(BenchConfig(rounds=3, precision="float32", reference=True))
     timings = {timing.name: timing for timing in results.timings}
-    assert set(timings) == {PLAIN, SPLIT, MIXED, *SINGLE_LABELS, SINGLE, REFERENCE}
+    ours = {PLAIN, MIXED, SINGLE, *SINGLE_LABELS, PLAIN_QUARTERS, SINGLE_QUARTERS}
+    assert set(timings) == {*ours, REFERENCE}
     assert timings[PLAIN].ratio == 1
     for timing in timings.values():
         assert timing.milliseconds == pytest.approx(1000 * 4 * 16 / timing.tokens_per_second), "full rows"
@@ -46,15 +48,17 @@ def test_every_kind_of_step_is_timed_against_plain_training():
         )
 
 
-def test_one_label_a_micro_batch_is_timed_in_steps_of_several_labels_each_in_its_share(monkeypatch):
-    seen = []
-    monkeypatch.setattr(benches, "accumulate_passes", lambda _, batches: seen.append([b.label_ids for b in batches]))
-    stepper = variants(BenchConfig(), TrainConfig(), torch.device("cpu"))[SINGLE]()
+@pytest.mark.parametrize(("kind", "per_step", "rows"), [(SINGLE, 1, 4), (SINGLE_QUARTERS, 4, 1)])
+def test_one_label_a_micro_batch_is_timed_with_each_label_in_its_share(monkeypatch, kind, per_step, rows):
+    steps = []
+    monkeypatch.setattr(benches, "accumulate_passes", lambda _, batches: steps.append(batches))
+    stepper = variants(BenchConfig(), TrainConfig(), torch.device("cpu"))[kind]()
     for _ in range(stepper.in_a_row):
         stepper.step()
-    assert [len(step) for step in seen] == [4] * N_STEPS
-    labels = [labels for step in seen for labels in step]
-    assert [labels.count(frozenset({label})) for label in range(3)] == [6, 2, 12], "29, 10 and 61 % in twentieths"
+    assert {len(step) for step in steps} == {per_step}
+    assert {batch.tokens.shape for step in steps for batch in step} == {(rows, SMALLEST.context)}
+    labels = [batch.label_ids for step in steps for batch in step]
+    assert [labels.count(frozenset({label})) for label in range(3)] == [6, 2, 12], "29, 10 and 61 % of twenty"
 
 
 def test_a_busy_machine_does_not_change_a_ratio():
@@ -91,12 +95,12 @@ def test_what_cannot_be_timed_is_refused(change, message):
 
 
 def test_documents_are_labelled_in_the_shares_of_the_mix():
-    corpus = documents(BenchConfig(rows=100), BILINGUAL_MIX)
+    corpus = documents(BenchConfig(rows=100), BILINGUAL_MIX, N_STEPS)
     assert np.bincount(corpus.labels).tolist() == [N_STEPS * share for share in (29, 10, 61)]
     assert set(corpus.lengths) == {SMALLEST.context + 1}
 
 
 def test_stories_have_the_lengths_of_tinystories(monkeypatch):
     monkeypatch.setattr(benches, "SIZES", {"tiny": (GPTConfig(context=2048), 64)})
-    lengths = documents(BenchConfig(documents="stories"), BILINGUAL_MIX).lengths
+    lengths = documents(BenchConfig(documents="stories"), BILINGUAL_MIX, N_STEPS).lengths
     assert abs(lengths.mean() - (220 + 339) / 2) < 10

@@ -41,15 +41,17 @@ SIZES: Mapping[str, tuple[GPTConfig, int]] = {
 """Models, and rows in a step."""
 BILINGUAL_MIX, WIKIPEDIA_MIX = (0.29, 0.10, 0.61), (0.86, 0.10, 0.04)
 """Shares of unlabeled, retain and forget data in the paper's runs."""
-PLAIN, SPLIT, MIXED = "plain training", "plain, four micro-batches", "SGTM, mixed rows"
-SINGLE, REFERENCE = "SGTM, one label a micro-batch", "reference"
+PLAIN, MIXED, SINGLE = "plain training", "SGTM, mixed rows", "SGTM, one label a micro-batch"
 SINGLE_LABELS = ("unlabeled micro-batch", "retain micro-batch", "forget micro-batch")
-MICRO_BATCHES = 4
-"""In a step whose micro-batches have one label each."""
+PLAIN_QUARTERS, SINGLE_QUARTERS = "plain, in quarters", "SGTM, one label a quarter"
+"""Steps of as many tokens in four micro-batches."""
+REFERENCE = "reference"
 FORGET_UNITS = 64
+N_MICRO_BATCHES = 20
+"""In an epoch of one label a micro-batch: as many as it takes for each label to have its share, a few more or less."""
 N_STEPS = 5
-"""Steps in an epoch, and on a GPU between two looks at the clock: it is given its next step while it does the one before,
-as in training."""
+"""Steps in any other epoch, and on a GPU between two looks at the clock: it is given its next step while it does the one
+before, as in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ class BenchConfig:
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether the blocks and the reference are compiled; `auto` does so on a GPU, as long trainings do."""
     precision: Precision = "auto"
-    rounds: int = 10
+    rounds: int = 5
 
     def __post_init__(self) -> None:
         if self.rows < 0:
@@ -211,9 +213,9 @@ def label_mix(config: BenchConfig) -> tuple[float, ...]:
     return WIKIPEDIA_MIX if config.size in ("125m", "254m") else BILINGUAL_MIX
 
 
-def in_twentieths(mix: Sequence[float]) -> list[float]:
+def in_whole_micro_batches(mix: Sequence[float]) -> list[float]:
     """A mix that fills the micro-batches of an epoch with one label each."""
-    return [round(20 * share) / 20 for share in mix]
+    return [round(N_MICRO_BATCHES * share) / N_MICRO_BATCHES for share in mix]
 
 
 def compiles(config: BenchConfig, device: torch.device) -> bool:
@@ -232,10 +234,11 @@ def variants(config: BenchConfig, train: TrainConfig, device: torch.device) -> d
     ) -> Callable[[], Stepper]:
         return lambda: stepper(config, train, device, routing, mix, n, mixing)
 
-    made = {PLAIN: ours(plain, mix), MIXED: ours(routing, mix), SPLIT: ours(plain, mix, MICRO_BATCHES)}
-    made[SINGLE] = ours(routing, in_twentieths(mix), MICRO_BATCHES, "micro_batches")
+    single = in_whole_micro_batches(mix)
+    made = {PLAIN: ours(plain, mix), MIXED: ours(routing, mix), SINGLE: ours(routing, single, 1, "micro_batches")}
     for i, name in enumerate(SINGLE_LABELS):
         made[name] = ours(routing, [float(i == label) for label in range(3)])
+    made |= {PLAIN_QUARTERS: ours(plain, mix, 4), SINGLE_QUARTERS: ours(routing, single, 4, "micro_batches")}
     if config.reference:
         made[REFERENCE] = lambda: reference_stepper(config, train, device)
     return made
@@ -261,7 +264,8 @@ def stepper(
     batch = BatchConfig(
         context=size.context, rows_per_step=n_rows(config), rows_per_micro_batch=rows, label_mixing=mixing
     )
-    loader = Loader(documents(config, mix), batch, seed=0)
+    n_steps = N_MICRO_BATCHES // micro_batches if mixing == "micro_batches" else N_STEPS
+    loader = Loader(documents(config, mix, n_steps), batch, seed=0)
     batches = loader.steps(itertools.count(), device)
     passes = Passes(model, routing, autocast(train, device))
     if config.compile != "off" and device.type == "cuda":
@@ -271,9 +275,8 @@ def stepper(
         accumulate_passes(passes, next(batches))
         optimizer.step()
 
-    n_steps = loader.steps_per_epoch
-    in_a_row = n_steps if device.type == "cuda" or mixing != "rows" else 1
-    return Stepper(step, loader.tokens_per_epoch / n_steps, in_a_row)
+    in_a_row = loader.steps_per_epoch if device.type == "cuda" or mixing != "rows" else 1
+    return Stepper(step, loader.tokens_per_epoch / loader.steps_per_epoch, in_a_row)
 
 
 def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.device) -> Stepper:
@@ -322,7 +325,7 @@ def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.dev
 
 def padded_batches(config: BenchConfig, n: int) -> list[Batch]:
     """A step of documents in so many micro-batches, a document a row, or in one where there are fewer rows."""
-    (size, _), corpus = SIZES[config.size], documents(config, label_mix(config))
+    (size, _), corpus = SIZES[config.size], documents(config, label_mix(config), N_STEPS)
     pieces, rows = truncate(corpus, size.context), [[i] for i in range(n_rows(config))]
     per_batch = max(1, len(rows) // n)
     return [collate(corpus, pieces, rows[i : i + per_batch], size.context) for i in range(0, len(rows), per_batch)]
@@ -344,10 +347,10 @@ def n_rows(config: BenchConfig) -> int:
     return config.rows or SIZES[config.size][1]
 
 
-def documents(config: BenchConfig, mix: Sequence[float]) -> Corpus:
-    """Enough random documents for some steps, labelled in these shares."""
+def documents(config: BenchConfig, mix: Sequence[float], n_steps: int) -> Corpus:
+    """Random documents for so many steps, labelled in these shares."""
     (size, _), random = SIZES[config.size], np.random.default_rng(0)
-    n = N_STEPS * n_rows(config)
+    n = n_steps * n_rows(config)
     if config.documents == "full":
         lengths = np.full(n, size.context + 1)
     else:

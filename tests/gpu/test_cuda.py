@@ -203,6 +203,26 @@ def after_a_recorded_step(compiled=False):
     return model, passes, optimizer
 
 
+def test_recordings_of_all_kinds_take_little_more_memory_than_one():
+    """Also while they are made."""
+    documents, routing = random_documents(2000, longest=20), routing_for("sgtm")
+
+    def taken(kinds):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_reserved()
+        batches = [
+            batch_of(documents, [[label] * len(d) for d in documents]).to(torch.device("cuda")) for label in kinds
+        ]
+        passes = RecordedPasses(Passes(small_model(routing).cuda(), routing, None), tuple(batches[0].tokens.shape))
+        accumulate_passes(passes, batches)
+        assert len(passes.recordings) == len(kinds)
+        return torch.cuda.max_memory_reserved() - before
+
+    one = max(taken([label]) for label in (0, 1, 2))
+    assert taken([0, 1, 2]) < 1.5 * one
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_training_step_with_recorded_passes_never_waits_for_the_gpu():
     model, passes, optimizer = after_a_recorded_step()

@@ -50,7 +50,7 @@ class RecordedPasses(Passes):
             return super().__call__(batch, share)
         kind = self._kind(batch)
         if kind not in self.recordings:
-            self.recordings[kind] = self._record(batch)
+            self._add(kind, batch)
         return self.recordings[kind].replay(batch, share)
 
     def _kind(self, batch: Batch) -> Effect | None:
@@ -58,20 +58,37 @@ class RecordedPasses(Passes):
         effects = {self.routing.effects[label] for label in batch.label_ids}
         return effects.pop() if len(effects) == 1 else None
 
-    def _record(self, batch: Batch) -> Recording:
-        static, share = batch.copied(), torch.ones((), device=batch.tokens.device)
+    def _add(self, kind: Effect | None, batch: Batch) -> None:
+        """Record another kind of micro-batch, and those that there are anew: passes that are not recorded need the memory
+        of those that are."""
+        inputs = {known: (recording.batch, recording.share) for known, recording in self.recordings.items()}
+        inputs[kind] = (batch.copied(), torch.ones((), device=batch.tokens.device))
+        self._free()
         kept = [gradient.clone() for gradient in self.gradients.values()]
+        self._warm_up(*inputs[kind])
+        for known, (static, share) in inputs.items():
+            self.recordings[known] = self._record(static, share)
+        torch._foreach_copy_(list(self.gradients.values()), kept)
+
+    def _free(self) -> None:
+        torch.cuda.synchronize()
+        while self.recordings:
+            self.recordings.popitem()[1].graph.reset()
+        torch.cuda.empty_cache()
+
+    def _warm_up(self, static: Batch, share: Tensor) -> None:
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(WARM_UP_PASSES):
                 super().__call__(static, share)
         torch.cuda.current_stream().wait_stream(aside)
+
+    def _record(self, static: Batch, share: Tensor) -> Recording:
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as the one that reads the next step, may go on with what they do on the GPU.
         with torch.cuda.graph(graph, pool=self._pool(), capture_error_mode="thread_local"):
             total = super().__call__(static, share)
-        torch._foreach_copy_(list(self.gradients.values()), kept)
         return Recording(graph, static, share, total)
 
     def _pool(self) -> Any:

@@ -22,7 +22,6 @@ from excise.model.gpt import GPT
 from excise.routing.route import PLAIN
 from excise.train.loop import train
 from excise.train.release import release
-from tests.evals.test_tradeoff import no_bias
 from tests.small import SMALL, random_documents, routing_for, small_model
 from tests.train.test_checkpoint import small_run
 
@@ -217,7 +216,7 @@ def test_a_run_that_has_unlearned_is_evaluated_like_any(tmp_path):
     release(tmp_path / "full", tmp_path / "run", ["spanish"])
     for steps in (0, 3):
         unlearn_run(tmp_path / "run", tmp_path / str(steps), UnlearningConfig(steps=steps))
-    before, same, after = (evaluate_run(tmp_path / name, data, no_bias) for name in ("run", "0", "3"))
+    before, same, after = (evaluate_run(tmp_path / name, data) for name in ("run", "0", "3"))
     assert same.losses == before.losses
     assert after.losses.sets["spanish"].before != before.losses.sets["spanish"].before
     noted = json.loads((tmp_path / "3" / "unlearning.json").read_text())

@@ -64,7 +64,7 @@ def test_runs_are_compared_from_their_files_alone(runs, tmp_path):
     biology = results_of(runs / "sgtm")["measures"]["losses"]["sets"]["biology"]
     assert re.search(rf"sgtm biology {biology['before']:.1f}\d* \[", text)
     assert f"seed-1, sgtm biology {biology['before']:.3f} ± 0.000" in text, "seeds"
-    assert text.count("50% of training") == 3, "what was followed during training"
+    assert text.count("50% of training 7.25 7.25") == 3, "what was followed during training"
     assert "The whale is a stone." in text
     assert "routing.rule none sgtm sgtm" in text
 

@@ -8,7 +8,7 @@ from scipy.special import log_softmax
 
 from excise.data.packing import Corpus
 from excise.evals import calibration
-from excise.evals.calibration import ALPHA, calibrate, l2_of
+from excise.evals.calibration import ALPHA, PRIOR, calibrate
 from excise.evals.losses import ablation_losses, evaluate, without_modules
 from excise.evals.results import Claim, recovered
 from excise.evals.samples import continue_text
@@ -47,7 +47,7 @@ def test_removed_modules_are_those_of_the_ablated_model():
 
 def definition(model):
     """Forget loss + alpha x retain loss + L2 and its gradient, in float64, straight from the logits of each document."""
-    terms, l2 = [], l2_of({"retain": ALPHA, "spanish": 1.0}, corpora())
+    terms, weights = [], [[ALPHA / corpora()["retain"].n_predicted] for _ in range(SMALL.vocabulary_size)]
     for name, corpus in corpora().items():
         weight = (ALPHA if name == "retain" else 1.0) / corpus.n_predicted
         for start, n in zip(corpus.starts, corpus.lengths, strict=True):
@@ -55,9 +55,12 @@ def definition(model):
             with torch.no_grad():
                 logits = model(tokens[None, :-1], route=without_modules(model, ["spanish"]))[0]
             terms.append((weight, logits.double().numpy(), tokens[1:].numpy()))
+            for token in tokens[1:]:
+                weights[token].append(weight)
+    l2 = PRIOR * np.array([np.mean(of_token) for of_token in weights])
 
     def value_and_gradient(bias):
-        value, gradient = l2 / 2 * np.square(bias).sum(), l2 * bias
+        value, gradient = (l2 / 2 * np.square(bias)).sum(), l2 * bias
         for weight, logits, targets in terms:
             log_p = log_softmax(logits + bias, axis=-1)
             value -= weight * log_p[np.arange(len(targets)), targets].sum()
@@ -71,7 +74,7 @@ def definition(model):
 def test_calibration_finds_the_optimum_of_a_convex_solver(kept, monkeypatch):
     monkeypatch.setattr(calibration, "KEPT_BYTES", kept)
     model = small_model(routing_for("sgtm"))
-    bias = calibrate(model, corpora(), ["spanish"], SMALL.context, iterations=200).double().numpy()
+    bias = calibrate(model, corpora(), ["spanish"], SMALL.context).double().numpy()
     objective = definition(model)
     solved = minimize(
         objective, np.zeros(SMALL.vocabulary_size), jac=True, method="L-BFGS-B", options={"maxiter": 5000}
@@ -97,6 +100,30 @@ def test_a_domain_moves_its_own_tokens_and_hardly_the_retain_loss():
     assert weighed["retain"].calibrated < weighed["retain"].ablated
     assert even["spanish"].calibrated < min(even["spanish"].ablated, weighed["spanish"].calibrated - 0.5)
     assert even["retain"].calibrated > weighed["retain"].calibrated
+
+
+def test_calibration_costs_a_model_that_needs_none_next_to_nothing_on_other_documents():
+    """There are fewer than two predictions for each bias, which without a prior follow chance and cost others 0.4."""
+    model = small_model(routing_for("none"))
+    given, others = drawn_from(model, 3, seed=1), drawn_from(model, 200, seed=2)
+    bias = calibrate(model, {"retain": given}, [], SMALL.context)
+
+    def change(corpus):
+        return evaluate(model, corpus, bias=bias).mean - evaluate(model, corpus).mean
+
+    assert change(given) < -0.05, "or nothing was fitted"
+    assert change(others) < 0.03
+
+
+def drawn_from(model, n, seed):
+    """Documents that the model has written itself."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.zeros(n, 1, dtype=torch.long)
+    with torch.no_grad():
+        for _ in range(SMALL.context):
+            p = model(tokens)[:, -1].softmax(-1)
+            tokens = torch.cat([tokens, torch.multinomial(p, 1, generator=generator)], 1)
+    return Corpus.of(tokens.tolist(), [1] * n)
 
 
 def test_recovered_is_0_for_the_data_filter_and_1_for_the_perfect_filter():

@@ -10,7 +10,7 @@ from excise.evals.losses import without_modules
 from excise.evals.measures import MEASURES, surface_of, token_losses_after_ablation
 from excise.evals.options import MeasureOptions
 from excise.evals.run import open_run
-from tests.evals.runs import PLAIN, copy_of, evaluated, results_of, some_bias, train_run
+from tests.evals.runs import PLAIN, copy_of, evaluated, results_of, train_run
 
 LOSSES = "measures/losses"
 ABLATED, SEEN = f"{LOSSES}/sets/biology/ablated", f"{LOSSES}/forget_tokens/biology"
@@ -27,7 +27,7 @@ def plain(tmp_path_factory):
 
 
 def measure(name, run, **options):
-    return MEASURES[name](open_run(run, calibrate=some_bias), MeasureOptions(**options))
+    return MEASURES[name](open_run(run), MeasureOptions(**options))
 
 
 def standard(plain, to, *, tokens, loss, seed=0):
@@ -125,7 +125,7 @@ def naive_token_losses(subject, tokens):
 
 
 def test_losses_by_token_are_in_the_order_of_the_text_at_any_context(sgtm, plain):
-    for subject in (open_run(run, calibrate=some_bias) for run in (sgtm, plain)):
+    for subject in (open_run(run) for run in (sgtm, plain)):
         corpus = subject.data.test["adjacent"]
         found = token_losses_after_ablation(subject, corpus)
         documents = [corpus.tokens[a : a + n] for a, n in zip(corpus.starts, corpus.lengths, strict=True)]

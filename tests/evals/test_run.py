@@ -16,7 +16,7 @@ from excise.files import sha256_of
 from excise.labels import FIRST_DOMAIN_ID, RETAIN_ID
 from excise.model.gpt import n_parameters
 from excise.train.checkpoint import save_checkpoint
-from tests.evals.runs import GENERAL, copy_of, evaluated, results_of, some_bias, tiny_run, train_run
+from tests.evals.runs import GENERAL, copy_of, evaluated, results_of, tiny_run, train_run
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def subject(run):
-    return open_run(run, calibrate=some_bias)
+    return open_run(run)
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +53,17 @@ def test_losses_of_every_set_are_those_of_evaluating_it_alone(subject, found):
 
 
 def test_a_set_that_is_part_of_another_costs_no_forward_pass(subject, monkeypatch):
-    model, test, calls = subject.model, subject.data.test, []
+    model, test, bias, calls = subject.model, subject.data.test, subject.bias, []
     hidden = model.hidden
     monkeypatch.setattr(model, "hidden", lambda *args, **options: calls.append(1) or hidden(*args, **options))
     in_reverse = test["general"][np.arange(len(test["general"]))[::-1]]
     parts = {"adjacent": test["adjacent"], "in reverse": in_reverse}
-    together = stage_losses(model, {"retain": test["retain"], **parts}, subject.removed, subject.bias, 64)
+    together = stage_losses(model, {"retain": test["retain"], **parts}, subject.removed, bias, 64)
     n_calls = len(calls)
-    stage_losses(model, {"retain": test["retain"]}, subject.removed, subject.bias, 64)
+    stage_losses(model, {"retain": test["retain"]}, subject.removed, bias, 64)
     assert n_calls == len(calls) - n_calls > 0
     for name, corpus in parts.items():
-        alone = stage_losses(model, {name: corpus}, subject.removed, subject.bias, 64)[name]
+        alone = stage_losses(model, {name: corpus}, subject.removed, bias, 64)[name]
         np.testing.assert_allclose(together[name].totals, alone.totals, rtol=1e-6)
         assert together[name].n_tokens.tolist() == alone.n_tokens.tolist() == (corpus.lengths - 1).tolist()
 
@@ -97,7 +97,7 @@ def test_every_number_can_be_traced(run, subject):
 
 def test_measures_of_the_same_checkpoint_are_kept_and_those_of_another_dropped(run, tmp_path):
     copy = copy_of(run, tmp_path / "copy")
-    subject = open_run(copy, calibrate=some_bias)
+    subject = open_run(copy)
     add_measures(subject.results_file, subject.provenance, {"of_text": []})
     assert results_of(copy)["measures"] == {**results_of(run)["measures"], "of_text": []}
     with torch.no_grad():
@@ -111,7 +111,7 @@ def test_measures_of_the_same_checkpoint_are_kept_and_those_of_another_dropped(r
 def test_an_earlier_checkpoint_has_a_file_of_its_own(run, tmp_path):
     copy = copy_of(run, tmp_path / "copy")
     before = (copy / "results.json").read_bytes()
-    early = open_run(copy, step=2, calibrate=some_bias)
+    early = open_run(copy, step=2)
     add_measures(early.results_file, early.provenance, {"losses": losses(early)})
     assert (copy / "results.json").read_bytes() == before
     noted = results_of(copy, "results-step-2.json")["provenance"]
@@ -143,7 +143,7 @@ def test_forget_tokens_are_those_that_training_sees(rule, filter):
 def test_forget_tokens_are_those_of_training_whatever_a_run_is_measured_on(run, subject, found):
     assert found.forget_tokens == seen_in_training(subject.data, subject.config, subject.done.tokens)
     other = load_data(tiny_run(**{"data.seed": 1, "data.n_stories": 24}).data, ("biology",))
-    elsewhere = open_run(run, other, calibrate=some_bias)
+    elsewhere = open_run(run, other)
     assert elsewhere.provenance.evaluated_on_sha256 == other.held_out_sha256 != subject.data.held_out_sha256
     assert elsewhere.results_file.name == f"results-on-{other.sha256[:12]}.json"
     assert losses(elsewhere).forget_tokens == found.forget_tokens

@@ -244,7 +244,7 @@ def test_attacks_and_unlearning_are_kept_and_not_repeated(tmp_path, monkeypatch)
     assert path.read_bytes() == first
     stronger = replace(compared, attacks=(replace(attack, config=replace(ATTACK, steps=3)),))
     planned = plan(["one"], "smoke", shorten=tiny, figures=table(figure("one", sgtm=stronger)))
-    work = module.Workshop(planned, tmp_path / "runs", module.calibrate)
+    work = module.Workshop(planned, tmp_path / "runs")
     assert [work.is_done(run) for run in planned.runs.values()] == [True, False]
 
 
@@ -314,7 +314,7 @@ def test_runs_that_learned_little_check_the_pipeline_only(smoke):
     directory, figures = smoke
     assert figures["figure-4a"]["pipeline_check_only"]
     planned = plan(["table-1"], "smoke", shorten=tiny)
-    groups = module.Workshop(planned, directory / "runs", module.calibrate).groups("table-1")
+    groups = module.Workshop(planned, directory / "runs").groups("table-1")
     (run,) = groups["no_filter"]
     for share, expected in ((0.69, False), (0.71, True)):
         learned = {**groups, "no_filter": [replace(run, metrics=[{"loss": share * run.first_loss}])]}

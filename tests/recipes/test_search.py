@@ -10,7 +10,6 @@ import pytest
 from excise.cli.main import main
 from excise.config import override
 from excise.data.dataset import load_data
-from excise.evals.calibration import calibrate
 from excise.evals.losses import evaluate
 from excise.labels import RETAIN
 from excise.model.ablation import ablate
@@ -147,12 +146,12 @@ def test_training_that_diverges_has_no_loss_and_other_errors_are_told(tmp_path):
     config = override(tiny(NO_FILTER), {"train.learning_rate": 1e30, "train.log_every": 1, "train.clip_norm": 0.0})
     measures = ("losses", "first_loss", "validation")
     with np.errstate(all="ignore"):
-        assert validation_loss(PlannedRun(config=config, measures=measures), tmp_path, calibrate) is None
+        assert validation_loss(PlannedRun(config=config, measures=measures), tmp_path) is None
         at_the_end = override(config, {"train.budget": steps(1), "train.learning_rate": 1e30})
-        assert validation_loss(PlannedRun(config=at_the_end, measures=measures), tmp_path, calibrate) is None
+        assert validation_loss(PlannedRun(config=at_the_end, measures=measures), tmp_path) is None
     elsewhere = PlannedRun(config=override(config, {"train.device": "cuda:99"}), measures=measures)
     with pytest.raises(ValueError, match="not on this machine"):
-        validation_loss(elsewhere, tmp_path / "other", calibrate)
+        validation_loss(elsewhere, tmp_path / "other")
 
 
 # --- Use -------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 Without it a loss after ablation can be high for a shallow reason, the removed domain's tokens having become improbable
 altogether. It is fitted on documents that no test uses, for every model alike. An L2 keeps tokens that never occur in
-those documents from drifting to minus infinity, and rare ones from following chance; it shrinks as the documents grow.
-The problem is convex, and as a bias b turns the probabilities p of a prediction into p exp(b) / (p . exp(b)), the model
-runs only once: an iteration is two products of a matrix and a vector.
+those documents from drifting to minus infinity, and rare ones from following chance; it counts for less and less as the
+documents grow. The problem is convex, and as a bias b turns the probabilities p of a prediction into
+p exp(b) / (p . exp(b)), the model runs only once: an iteration is two products of a matrix and a vector.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ from excise.evals.losses import batches_of, without_modules
 from excise.labels import GROUPS, RETAIN, nearest
 from excise.model.gpt import GPT
 
-Calibrate = Callable[[GPT, Mapping[str, Corpus], Sequence[str], int], Tensor]
 ALPHA = 100.0
-PRIOR = 0.05
-"""The L2 on every bias, in predictions of the heaviest set: that of a normal prior with a variance of 20."""
+PRIOR = 4.0
+"""The L2 on every bias, in predictions that have its token as their target: a normal prior with a variance of 1/4."""
 ROWS_PER_SET = 65536
-SCALINGS = 6
-"""Steps of iterative scaling before L-BFGS takes over: each sets a bias to what its token lacks, and needs no search."""
+SCALINGS = 10
+"""Iterations, each of which raises every bias by what its token lacks. Forget losses are then within 0.005 of the
+optimum's, retain losses within 0.001."""
 CHUNK = 1024
 """Predictions whose probabilities are computed at a time."""
 KEPT_BYTES, KEPT_SHARE = 1 << 32, 1 / 3
@@ -40,7 +40,6 @@ def calibrate(
     context: int,
     *,
     weights: Mapping[str, float] | None = None,
-    iterations: int = 40,
     rows_per_set: int = ROWS_PER_SET,
 ) -> Tensor:
     """The bias (V) fitted on these sets, of which `retain` weighs alpha and every domain 1 where no weights are given.
@@ -54,46 +53,23 @@ def calibrate(
     if unknown := [name for name in of_set if name not in sets]:
         raise ValueError(f"there is no set {unknown[0]!r} to calibrate on; {nearest(unknown[0], sets)}")
     hidden, targets, row_weights = _gather(model, sets, removed, context, of_set, rows_per_set)
-    chunks = _probabilities(model, hidden, removed)
     wanted = torch.zeros(model.config.vocabulary_size, device=hidden.device).index_add_(0, targets, row_weights)
-    parts: list[tuple[Callable[[], Tensor], Tensor, Tensor]] = [
-        (chunk, targets[i : i + CHUNK], row_weights[i : i + CHUNK])
-        for chunk, i in zip(chunks, range(0, len(targets), CHUNK), strict=True)
-    ]
-    log_p = torch.cat([chunk().gather(-1, t.unsqueeze(-1)).squeeze(-1).log() for chunk, t, _ in parts])
+    l2 = l2_of(wanted, torch.bincount(targets, minlength=len(wanted)), row_weights.max())
+    chunks = list(zip(_probabilities(model, hidden, removed), row_weights.split(CHUNK), strict=True))  # type: ignore[no-untyped-call]
 
-    l2 = l2_of(of_set, sets, rows_per_set)
-
-    def loss_and_expected(shift: Tensor) -> tuple[Tensor, Tensor]:
-        """The objective, and how often each token is expected (V), which the optimum makes equal to `wanted`."""
-        factor, expected = shift.exp(), torch.zeros_like(shift)
-        loss = l2 / 2 * shift.double().square().sum() - (row_weights.double() * (log_p + shift[targets])).sum()
-        for chunk, _, w in parts:
-            p = chunk()  # N V
+    def expected(bias: Tensor) -> Tensor:
+        """The weight that each token would have (V), which the optimum makes equal to `wanted` but for the L2."""
+        factor, total = bias.exp(), torch.zeros_like(bias)
+        for probabilities, weights in chunks:
+            p = probabilities()  # N V
             with torch.autocast(p.device.type, enabled=False):  # the model may be imprecise, but not the fit to it
-                normaliser = p @ factor  # N
-                loss += (w * normaliser.log()).sum()
-                expected += (w / normaliser) @ p
-        return loss, expected * factor
+                total += (weights / (p @ factor)) @ p
+        return total * factor
 
-    shift = torch.zeros_like(wanted)
+    bias = torch.zeros_like(wanted)
     for _ in range(SCALINGS):
-        _, expected = loss_and_expected(shift)
-        shift += (((wanted - l2 * shift).clamp_min(0) + l2) / (expected + l2)).log()
-    # The curvature of the loss in each bias is about the frequency of its token: scaled by that, all are alike.
-    scale = (wanted + l2).rsqrt()
-    scaled = (shift / scale).requires_grad_()
-
-    @torch.no_grad()
-    def objective() -> Tensor:
-        loss, expected = loss_and_expected(scaled * scale)
-        scaled.grad = (expected - wanted + l2 * scaled * scale) * scale
-        return loss
-
-    if iterations:
-        solver = torch.optim.LBFGS([scaled], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
-        solver.step(objective)  # type: ignore[no-untyped-call]
-    return (scaled * scale).detach()
+        bias += (((wanted - l2 * bias).clamp_min(0) + l2) / (expected(bias) + l2)).log()
+    return bias
 
 
 def default_weights(sets: Iterable[str]) -> dict[str, float]:
@@ -101,10 +77,13 @@ def default_weights(sets: Iterable[str]) -> dict[str, float]:
     return {name: ALPHA if name == RETAIN else 1.0 for name in sets if name not in GROUPS}
 
 
-def l2_of(weights: Mapping[str, float], sets: Mapping[str, Corpus], rows_per_set: int = ROWS_PER_SET) -> float:
-    """The L2 for predictions of these sets with these weights."""
-    heaviest = max(weights, key=lambda name: weights[name])
-    return PRIOR * weights[heaviest] / min(rows_per_set, sets[heaviest].n_predicted)
+def l2_of(wanted: Tensor, counts: Tensor, heaviest: Tensor) -> Tensor:
+    """The L2 of every bias (V), in predictions that weigh as much as those of its token do on average.
+
+    A domain's tokens need fewer predictions to move than if these counted beside retain data that weigh a hundredfold.
+    One prediction of the heaviest is added to each token, for those that have none.
+    """
+    return PRIOR * (wanted + heaviest) / (counts + 1)
 
 
 def _probabilities(model: GPT, hidden: Tensor, removed: Sequence[str]) -> list[Callable[[], Tensor]]:

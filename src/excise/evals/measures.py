@@ -101,7 +101,7 @@ def measure_gradient_norms(subject: Subject, options: MeasureOptions) -> Gradien
 def measure_token_losses(subject: Subject, options: MeasureOptions) -> TokenLosses:
     if options.against is None:
         raise ValueError("token_losses compares a run with another; name one with --against")
-    other = open_run(options.against, subject.data, calibrate=subject.calibrate, weights=subject.weights)
+    other = open_run(options.against, subject.data, weights=subject.weights)
 
     def shifts(corpus: Corpus) -> list[TokenLossShift]:
         documents = np.repeat(np.arange(len(corpus)), corpus.lengths - 1)
@@ -157,7 +157,7 @@ def measure_samples(subject: Subject, options: MeasureOptions) -> list[Continuat
     if subject.removed:
         models["ablated"], removed["ablated"] = subject.model, subject.removed
     if options.against is not None:
-        other = open_run(options.against, subject.data, calibrate=subject.calibrate, weights=subject.weights)
+        other = open_run(options.against, subject.data, weights=subject.weights)
         models[other.directory.name], removed[other.directory.name] = other.model, other.removed
     with subject.autocast:
         return continuations(models, subject.data.tokenizer, options.prompts, removed=removed)

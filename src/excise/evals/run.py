@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,8 +14,7 @@ from torch import Tensor
 from excise.config import override
 from excise.data.dataset import Data, load_data
 from excise.data.packing import Corpus
-from excise.evals.calibration import Calibrate, calibrate, default_weights
-from excise.evals.calibration import calibrate as calibrate_with
+from excise.evals.calibration import calibrate, default_weights
 from excise.evals.losses import STAGES, DocumentLosses, SetLosses, is_part, stage_losses
 from excise.evals.results import (
     ForgetTokens,
@@ -45,7 +44,6 @@ class Subject:
     model: GPT
     done: Done
     data: Data
-    calibrate: Calibrate = calibrate
     weights: Mapping[str, float] = field(default_factory=dict)
     """Of sets in the calibration, where they are not the paper's."""
 
@@ -67,7 +65,9 @@ class Subject:
     def bias(self) -> Tensor:
         """The logit bias of the ablated model (appendix I)."""
         with self.autocast:
-            return self.calibrate(self.model, self.data.calibration, self.removed, self.context)
+            return calibrate(
+                self.model, self.data.calibration, self.removed, self.context, weights=self.weights or None
+            )
 
     @property
     def results_file(self) -> Path:
@@ -110,7 +110,6 @@ def open_run(
     *,
     source: str = "",
     step: int | None = None,
-    calibrate: Calibrate = calibrate,
     weights: Mapping[str, float] | None = None,
 ) -> Subject:
     """A run with its own data, with those of another source, or with data that are loaded already."""
@@ -121,8 +120,7 @@ def open_run(
         data = load_data(override(config.data, {"source": source or config.data.source}), config.routing.domains)
     if data.tokenizer.sha256 != files.digests().tokenizer_sha256:
         raise ValueError(f"{directory} was trained with another tokenizer than the one of {source or 'these data'}")
-    fit = partial(calibrate_with, weights=weights) if weights else calibrate
-    return Subject(directory, config, model, done, data, fit, weights or {})
+    return Subject(directory, config, model, done, data, weights or {})
 
 
 def losses(subject: Subject) -> Losses:
@@ -204,9 +202,9 @@ def _spread(directories: Sequence[Path], step: int | None) -> SeedSpreads:
     return SeedSpreads([directory.name for directory in directories], sets)
 
 
-def evaluate_run(directory: Path, data: Data, calibrate: Calibrate = calibrate) -> RunResults:
+def evaluate_run(directory: Path, data: Data) -> RunResults:
     """Losses of a run's latest checkpoint, also written to its results.json."""
-    subject = open_run(directory, data, calibrate=calibrate)
+    subject = open_run(directory, data)
     results = RunResults(subject.provenance, losses(subject))
     add_measures(RunDirectory(directory).results_file, results.provenance, {"losses": results.losses})
     return results

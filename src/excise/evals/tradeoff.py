@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from excise.data.dataset import Data
-from excise.evals.calibration import Calibrate, calibrate
+from excise.evals.calibration import calibrate
 from excise.evals.losses import AblationLosses, ablation_losses
 from excise.train.loop import Progress, autocast
 from excise.train.run import RunConfig
@@ -20,8 +20,8 @@ class Tradeoff:
     The losses after the last step can be left to the evaluation of the finished run.
     """
 
-    def __init__(self, run: RunConfig, data: Data, calibrate: Calibrate = calibrate, *, at_end: bool = True) -> None:
-        self.run, self.data, self.calibrate, self.at_end = run, data, calibrate, at_end
+    def __init__(self, run: RunConfig, data: Data, *, at_end: bool = True) -> None:
+        self.run, self.data, self.at_end = run, data, at_end
 
     def __call__(self, progress: Progress) -> dict[str, Any] | None:
         step, n_steps = progress.done.step, progress.n_steps
@@ -31,7 +31,7 @@ class Tradeoff:
         removed, context = self.run.routing.modules, self.run.batch.context
         precision = autocast(self.run.train, next(progress.model.parameters()).device)
         with precision:
-            bias = self.calibrate(progress.model, self.data.calibration, removed, context)
+            bias = calibrate(progress.model, self.data.calibration, removed, context)
         losses = ablation_losses(progress.model, self.data.test, removed, bias, context, precision)
         return {"losses": {name: asdict(of_set) for name, of_set in losses.items()}}
 

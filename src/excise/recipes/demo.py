@@ -8,7 +8,6 @@ method trains one epoch on the documents left to it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from excise.config import override
 from excise.data.dataset import DataConfig, load_data
 from excise.data.loader import BatchConfig
 from excise.data.tokens import Tokenizer, story_tokenizer
-from excise.evals.calibration import calibrate
 from excise.evals.losses import AblationLosses
 from excise.evals.results import Claim, Provenance, RunResults, recovered, write_json
 from excise.evals.run import evaluate_run
@@ -151,10 +149,8 @@ def _train_and_evaluate(
     directory: Path, run: RunConfig, listeners: Sequence[Listener]
 ) -> tuple[RunResults, list[CurvePoint]]:
     data = load_data(run.data, run.routing.domains)
-    fit = partial(calibrate, iterations=0)  # iterative scaling alone: quick, and within 0.06 of the optimum's losses
-    tradeoff = Tradeoff(run, data, fit, at_end=False)
-    train(run, data, directory, [tradeoff, *listeners])
-    results = evaluate_run(directory, data, fit)
+    train(run, data, directory, [Tradeoff(run, data, at_end=False), *listeners])
+    results = evaluate_run(directory, data)
     return results, _curve(directory, results)
 
 

@@ -12,7 +12,6 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from excise.config import to_dict
 from excise.data.dataset import Data, load_data
 from excise.data.sources import EMBEDDED
 from excise.evals.attacks import baseline_of, matched_step, relearn_run, save_attack, the_domain
-from excise.evals.calibration import Calibrate, calibrate
 from excise.evals.figure import FigureResults, RunLine, Scale
 from excise.evals.options import MeasureOptions
 from excise.evals.results import Results, add_measures, read_results, same_source, write_json
@@ -39,11 +37,6 @@ from excise.train.run import RunConfig, RunDirectory
 
 logger = logging.getLogger(__name__)
 
-CALIBRATE: Mapping[Scale, Calibrate] = {
-    "smoke": partial(calibrate, iterations=0),  # as in the demo: quick, and near enough for so small a model
-    "small": calibrate,
-    "paper": calibrate,
-}
 LEARNED = 0.7
 """Where the no-filter run ends above this share of its first loss, a figure checks the pipeline and no more."""
 
@@ -65,7 +58,7 @@ def reproduce(
     names = choose(names, figures)
     mixed = MixedSources(directory / "data")
     planned = located(plan(names, scale, sources, seeds=seeds, shorten=shorten, figures=figures), mixed.locate)
-    work, locks = Workshop(planned, directory / "runs", CALIBRATE[scale]), directory / "locks"
+    work, locks = Workshop(planned, directory / "runs"), directory / "locks"
     work.check_sources(mixed)
     paths = {name: directory / "figures" / f"{name}.json" for name in names}
     drawn: set[str] = set()
@@ -113,8 +106,8 @@ def located(planned: Plan, locate: Callable[[RunConfig], RunConfig]) -> Plan:
 class Workshop:
     """The directories of a plan's runs, and the work on them."""
 
-    def __init__(self, planned: Plan, folder: Path, calibrate: Calibrate) -> None:
-        self.plan, self.folder, self.calibrate = planned, folder, calibrate
+    def __init__(self, planned: Plan, folder: Path) -> None:
+        self.plan, self.folder = planned, folder
         self.at = ""
         """The run that this process is at."""
 
@@ -175,7 +168,7 @@ class Workshop:
         self.at, directory, config = run.name, self.directory(run), run.planned.config
         data = load_data(config.data, config.routing.domains)
         if run.planned.unlearning is None:
-            train(config, data, directory, [Tradeoff(config, data, self.calibrate, at_end=False), *listeners])
+            train(config, data, directory, [Tradeoff(config, data, at_end=False), *listeners])
         elif not RunDirectory(directory).config_file.exists():
             shutil.rmtree(directory, ignore_errors=True)  # left half-written by an interrupted one
             unlearn_run(self.trained(config), directory, run.planned.unlearning)
@@ -184,7 +177,7 @@ class Workshop:
             self.attack(run, attack, data)
 
     def measure(self, run: Run, data: Data) -> None:
-        subject = open_run(self.directory(run), data, calibrate=self.calibrate)
+        subject = open_run(self.directory(run), data)
         against = self.trained(run.planned.against) if run.planned.against else None
         options = MeasureOptions(against=against, documents=run.planned.documents, prompts=run.planned.prompts)
         wanted = self.missing(run, subject)
@@ -235,7 +228,7 @@ def attacks_in(directory: Path) -> list[dict[str, Any]]:
 
 def done_of(planned: Plan, directory: Path) -> set[str]:
     """The names of a plan's runs that are done."""
-    work = Workshop(planned, directory / "runs", calibrate)
+    work = Workshop(planned, directory / "runs")
     return {name for name, run in planned.runs.items() if work.is_done(run)}
 
 

@@ -19,14 +19,13 @@ from pathlib import Path
 from shutil import rmtree
 
 from excise.config import override
-from excise.evals.calibration import Calibrate
 from excise.evals.figure import Scale
 from excise.evals.results import write_json
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.plan import ALWAYS, Plan, Run, Shorten, choose, name_of, plan
 from excise.recipes.figures.planned import Figure, PlannedRun, Sources
-from excise.recipes.reproduce import CALIBRATE, Workshop, located
+from excise.recipes.reproduce import Workshop, located
 from excise.recipes.sharing import taken, work_through
 from excise.train.loop import Listener
 from excise.train.run import RunConfig, RunDirectory
@@ -126,7 +125,7 @@ def search_rates(
         run, planned = methods[method]
         mixed.make(planned.config.data.source)
         title = f"{run} at {_word(rate)}"
-        loss = validation_loss(at_rate(planned, rate), directory / "runs", CALIBRATE[scale], listeners(title))
+        loss = validation_loss(at_rate(planned, rate), directory / "runs", listeners(title))
         logger.info("%s: %s", title, loss)
         add({method: {_word(rate): loss}})
 
@@ -166,13 +165,11 @@ def methods_of(
     return found
 
 
-def validation_loss(
-    planned: PlannedRun, folder: Path, calibrate: Calibrate, listeners: Sequence[Listener] = ()
-) -> float | None:
+def validation_loss(planned: PlannedRun, folder: Path, listeners: Sequence[Listener] = ()) -> float | None:
     """Do a run with its validation loss, if it is not done, and return that; None where it diverged. It keeps no
     checkpoints but those that it had."""
     run = Run(name_of(planned), planned, frozenset())
-    work = Workshop(Plan({run.name: run}, {}), folder, calibrate)
+    work = Workshop(Plan({run.name: run}, {}), folder)
     checkpoints = RunDirectory(work.directory(run)).checkpoints
     had_some = checkpoints.exists()
     try:

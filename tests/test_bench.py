@@ -61,6 +61,11 @@ def test_one_label_a_micro_batch_is_timed_with_each_label_in_its_share(monkeypat
     assert [labels.count(frozenset({label})) for label in range(3)] == [6, 2, 12], "29, 10 and 61 % of twenty"
 
 
+def test_steps_that_have_no_quarters_are_not_cut_into_them():
+    kinds = variants(BenchConfig(rows=6), TrainConfig(), torch.device("cpu"))
+    assert not {PLAIN_QUARTERS, SINGLE_QUARTERS} & kinds.keys()
+
+
 def test_a_busy_machine_does_not_change_a_ratio():
     plain, other = Variant(10, 0.0, None, [1.0, 5.0, 1.0]), Variant(20, 0.0, None, [3.0, 15.0, 15.0])
     assert other.against(plain, in_turns=True) == pytest.approx(1.5)

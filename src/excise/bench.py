@@ -238,7 +238,8 @@ def variants(config: BenchConfig, train: TrainConfig, device: torch.device) -> d
     made = {PLAIN: ours(plain, mix), MIXED: ours(routing, mix), SINGLE: ours(routing, single, 1, "micro_batches")}
     for i, name in enumerate(SINGLE_LABELS):
         made[name] = ours(routing, [float(i == label) for label in range(3)])
-    made |= {PLAIN_QUARTERS: ours(plain, mix, 4), SINGLE_QUARTERS: ours(routing, single, 4, "micro_batches")}
+    if n_rows(config) % 4 == 0:
+        made |= {PLAIN_QUARTERS: ours(plain, mix, 4), SINGLE_QUARTERS: ours(routing, single, 4, "micro_batches")}
     if config.reference:
         made[REFERENCE] = lambda: reference_stepper(config, train, device)
     return made
@@ -260,7 +261,7 @@ def stepper(
     if compiles(config, device):
         compile_blocks(model)
     optimizer = build_optimizer(model, train)
-    rows = n_rows(config) // micro_batches if n_rows(config) % micro_batches == 0 else n_rows(config)
+    rows = n_rows(config) // micro_batches
     batch = BatchConfig(
         context=size.context, rows_per_step=n_rows(config), rows_per_micro_batch=rows, label_mixing=mixing
     )

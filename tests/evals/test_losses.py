@@ -84,8 +84,8 @@ def test_calibration_finds_the_optimum_of_a_convex_solver(kept, monkeypatch):
     assert np.abs(difference - difference.mean()).max() < 0.05, "but for a constant, which no loss sees"
 
 
-def test_a_domain_moves_its_own_tokens_and_hardly_the_retain_loss():
-    """Tokens that only the domain uses are raised, which costs the retain data next to nothing."""
+def test_the_weights_of_the_sets_decide_whether_a_domains_tokens_are_raised():
+    """Weighed alike, tokens that only the domain uses are raised; retain data that weigh a hundredfold keep them down."""
     model = small_model(routing_for("sgtm"))
     random = np.random.default_rng(3)
     low = [random.integers(0, 30, 12).tolist() for _ in range(30)]
@@ -103,7 +103,7 @@ def test_a_domain_moves_its_own_tokens_and_hardly_the_retain_loss():
 
 
 def test_calibration_costs_a_model_that_needs_none_next_to_nothing_on_other_documents():
-    """There are fewer than two predictions for each bias, which without a prior follow chance and cost others 0.4."""
+    """There are fewer than two predictions for each bias, which under a weak prior follow chance: with 0.05 others lose 0.4."""
     model = small_model(routing_for("none"))
     given, others = drawn_from(model, 3, seed=1), drawn_from(model, 200, seed=2)
     bias = calibrate(model, {"retain": given}, [], SMALL.context)

@@ -20,7 +20,7 @@ from excise.model.gpt import GPT
 
 ALPHA = 100.0
 PRIOR = 4.0
-"""The L2 on every bias, in predictions that have its token as their target: a normal prior with a variance of 1/4."""
+"""The L2 on every bias, in predictions of its token: a normal prior with a variance of 1/4."""
 ROWS_PER_SET = 65536
 SCALINGS = 10
 """Iterations, each of which raises every bias by what its token lacks. Forget losses are then within 0.005 of the
@@ -78,10 +78,11 @@ def default_weights(sets: Iterable[str]) -> dict[str, float]:
 
 
 def l2_of(wanted: Tensor, counts: Tensor, heaviest: Tensor) -> Tensor:
-    """The L2 of every bias (V), in predictions that weigh as much as those of its token do on average.
+    """The L2 of every bias (V), in predictions that weigh as much as those of its token do on average, a prediction of the
+    heaviest set counted with them.
 
-    A domain's tokens need fewer predictions to move than if these counted beside retain data that weigh a hundredfold.
-    One prediction of the heaviest is added to each token, for those that have none.
+    So a domain's common tokens move by their own evidence, though retain data weigh a hundredfold, and its rare ones and
+    those that never occur stand still.
     """
     return PRIOR * (wanted + heaviest) / (counts + 1)
 

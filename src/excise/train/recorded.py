@@ -59,8 +59,8 @@ class RecordedPasses(Passes):
         return effects.pop() if len(effects) == 1 else None
 
     def _add(self, kind: Effect | None, batch: Batch) -> None:
-        """Record another kind of micro-batch, and those that there are anew: passes that are not recorded need the memory
-        of those that are."""
+        """Record another kind of micro-batch. Those that there are give up their memory to its first passes, which are not
+        recorded, and are then recorded anew."""
         inputs = {known: (recording.batch, recording.share) for known, recording in self.recordings.items()}
         inputs[kind] = (batch.copied(), torch.ones((), device=batch.tokens.device))
         self._free()

@@ -66,8 +66,9 @@ class RecordedPasses(Passes):
         self._free()
         kept = [gradient.clone() for gradient in self.gradients.values()]
         self._warm_up(*inputs[kind])
-        for known, (static, share) in inputs.items():
-            self.recordings[known] = self._record(static, share)
+        # Those that hide units come last: their tensors are narrower, and memory that was taken for them fits no others.
+        for known in sorted(inputs, key=lambda known: bool(known and known.hide)):
+            self.recordings[known] = self._record(*inputs[known])
         torch._foreach_copy_(list(self.gradients.values()), kept)
 
     def _free(self) -> None:

@@ -148,7 +148,7 @@ def _small(sources: Sources, domain: str) -> RunConfig:
         data=DataConfig(source=sources.topics or "prepared/topics"),
         model=GPTConfig(context=1024, n_layers=6, d_model=128, n_heads=16, d_mlp=512),
         routing=RoutingConfig(domains=(domain,)),
-        batch=BatchConfig(context=1024, rows_per_step=64, rows_per_micro_batch=32),
+        batch=BatchConfig(context=1024, rows_per_step=64, rows_per_micro_batch=64),
         train=TrainConfig(budget=steps(STEPS[domain]), warmup_steps=100, clip_norm=1.0),
     )
 

@@ -1,6 +1,7 @@
 """Figures beyond the paper: runs that are shared, documents that mix labels, and claims checked by hand."""
 
 import json
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -40,6 +41,7 @@ from excise.recipes.reproduce import draw, reproduce
 from excise.train.schedule import steps
 from excise.train.step import loss_weights
 from tests.recipes.test_reproduce import BASE, tiny
+from tests.recipes.test_topics_figures import attack_on
 
 NAMES = ("mixed-batches", "forget-weight", "embeddings", "frontier", "token-labels", "two-domains")
 SCALES = get_args(Scale)
@@ -388,3 +390,42 @@ def test_token_labels_and_two_domains_from_end_to_end(tmp_path):
     assert [row[:1] for row in domains["panels"][0]["values"]] == [pytest.approx([8.3], abs=0.2)] * 6
     assert domains["panels"][0]["columns"] == [RETAIN, *DOMAINS, "adjacent", "general"]
     assert len(list(tmp_path.glob(f"data/*/stories{MIXED}/manifest.json"))) == 1, "made once for all runs"
+
+
+# --- Relearning ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_attacks_are_on_the_frontiers_runs_of_equal_steps(scale):
+    frontier = {key: run.config for key, run in FIGURES["frontier"].runs(scale, Sources()).items()}
+    attacked = FIGURES["frontier-relearning"].runs(scale, Sources())
+    for key, run in attacked.items():
+        assert run.config == frontier[f"{key}, equal steps"]
+        assert all(attack.baseline == frontier["no_filter, equal steps"] for attack in run.attacks)
+        assert all(attack.config.context == run.config.batch.context for attack in run.attacks)
+    assert {key for key, run in attacked.items() if not run.attacks} == {"no_filter"}
+
+
+def relearning_of(lowest):
+    """The figure from the lowest forget loss of each attacked run."""
+    runs = FIGURES["frontier-relearning"].runs("smoke", Sources())
+    groups = {
+        key: [
+            replace(finished(run, {}), relearning=[attack_on([9.0, lowest[key], 8.0], domain=DOMAIN)])
+            if key in lowest
+            else finished(run, {})
+        ]
+        for key, run in runs.items()
+    }
+    return FIGURES["frontier-relearning"].draw(groups, "smoke")
+
+
+def test_what_is_left_under_attack_is_on_the_way_from_the_data_filter_to_the_perfect_one():
+    lowest = {"data_filter": 4.0, "perfect_filter": 5.0, "sgtm": 3.9, "tenth 0.6": 4.8}
+    made = relearning_of(lowest)
+    (plot,) = made.panels
+    assert [min(point.y.value for point in series.points) for series in plot.series] == [3.9, 4.8, 4.0, 5.0]
+    assert [claim.ours.value for claim in made.claims] == pytest.approx([-0.1, 0.8, -0.1, 0.8])
+    assert [bool(claim.holds) for claim in made.claims] == [False, True, False, True]
+    undecided = relearning_of({**lowest, "perfect_filter": 4.0}).claims[2:]
+    assert [(claim.ours, claim.holds) for claim in undecided] == [(None, None)] * 2

@@ -277,12 +277,12 @@ def test_before_ablation_has_losses_and_a_law_of_its_own():
 # --- Relearning ------------------------------------------------------------------------------------------------------
 
 
-def attack_on(losses, baseline=4.0, matched_to=None):
+def attack_on(losses, baseline=4.0, matched_to=None, domain="biology"):
     """The strongest of two attacks has these forget losses at evaluated steps."""
     config = ATTACKS["smoke"]
     steps = [config.evaluate_every * i for i in range(len(losses))]
     points = [
-        {"step": step, "losses": {"biology": loss, "general": 5.5}} for step, loss in zip(steps, losses, strict=True)
+        {"step": step, "losses": {domain: loss, "general": 5.5}} for step, loss in zip(steps, losses, strict=True)
     ]
     reached = next((step for step, loss in zip(steps, losses, strict=True) if loss <= baseline), None)
     strongest = {"learning_rate": 2.0, "points": points}
@@ -293,6 +293,7 @@ def attack_on(losses, baseline=4.0, matched_to=None):
         "attacks": [{"learning_rate": 1.0, "points": []}, strongest],
         "strongest": 2.0,
         "relearning_steps": reached,
+        "lowest_loss": min(losses),
         "at_edge": False,
     }
 
@@ -343,7 +344,7 @@ def test_attacks_that_never_arrive_decide_only_what_they_can():
 
 def test_a_lead_ends_where_the_other_is_first_above():
     def of(*losses):
-        return Relearned([(10 * i, {"biology": loss}) for i, loss in enumerate(losses)], 0, True, 0.0, False)
+        return Relearned([(10 * i, {"biology": loss}) for i, loss in enumerate(losses)], 0, True, 0.0, 0.0, False)
 
     assert lead_steps(of(5, 4, 3, 2), of(4, 3, 3, 1)) == 10
     assert lead_steps(of(5, 4), of(6, 3)) == 0

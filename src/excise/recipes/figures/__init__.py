@@ -10,6 +10,7 @@ from excise.recipes.figures import (
     beyond,
     bilingual,
     frontier,
+    frontier_attacks,
     gradient_norms,
     leakage,
     surface,
@@ -38,6 +39,7 @@ MODULES = (
     topics_attacks,
     topics_penalty,
     frontier,
+    frontier_attacks,
     topics_frontier,
     beyond,
 )

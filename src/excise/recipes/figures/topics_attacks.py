@@ -12,6 +12,7 @@ import numpy as np
 
 from excise.config import to_dict
 from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series
+from excise.evals.relearning import AttackConfig
 from excise.recipes.figures.curves import tradeoff_series
 from excise.recipes.figures.estimates import is_above, is_below, over_seeds
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
@@ -36,31 +37,34 @@ class Relearned:
     steps: int
     """The first at which the forget loss is down at the baseline's; the last one where it never is."""
     reached: bool
+    lowest_loss: float
     baseline_loss: float
     at_edge: bool
 
 
-def relearned(run: FinishedRun, scale: Scale, *, matched: bool = False) -> Relearned:
-    """The attack that this scale makes on a run, at its end or at a matched checkpoint."""
-    config = to_dict(ATTACKS[scale])
+def relearned(run: FinishedRun, attack: AttackConfig, *, matched: bool = False) -> Relearned:
+    """An attack on a run, at its end or at a matched checkpoint."""
+    config = to_dict(attack)
     (found,) = [of for of in run.relearning if of["config"] == config and bool(of["matched_to"]) == matched]
-    (strongest,) = [attack for attack in found["attacks"] if attack["learning_rate"] == found["strongest"]]
+    (strongest,) = [tried for tried in found["attacks"] if tried["learning_rate"] == found["strongest"]]
     losses = [(point["step"], point["losses"]) for point in strongest["points"]]
     steps = found["relearning_steps"]
-    last = ATTACKS[scale].steps if steps is None else steps
-    return Relearned(losses, last, steps is not None, found["baseline_loss"], found["at_edge"])
+    last = attack.steps if steps is None else steps
+    return Relearned(losses, last, steps is not None, found["lowest_loss"], found["baseline_loss"], found["at_edge"])
 
 
-def relearning_plot(title: str, attacks: Mapping[str, Sequence[Relearned]]) -> Plot:
+def relearning_plot(
+    title: str, attacks: Mapping[str, Sequence[Relearned]], labels: Mapping[str, str], domain: str
+) -> Plot:
     series = []
     for method, of in attacks.items():
-        at_steps = zip(*([(step, losses[DOMAIN]) for step, losses in one.losses] for one in of), strict=False)
+        at_steps = zip(*([(step, losses[domain]) for step, losses in one.losses] for one in of), strict=False)
         points = [
             Point(Estimate(seeds[0][0]), over_seeds([loss for _, loss in seeds])) for seeds in map(list, at_steps)
         ]
-        series.append(Series(method, ATTACKED[method], points))
+        series.append(Series(method, labels[method], points))
     level = float(np.mean([one.baseline_loss for of in attacks.values() for one in of]))
-    return Plot(title, "fine-tuning steps", "forget loss (biology)", series, levels={"No filter": level})
+    return Plot(title, "fine-tuning steps", f"forget loss ({domain})", series, levels={"No filter": level})
 
 
 def ratio_claim(
@@ -124,9 +128,9 @@ def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 
 
 def draw_relearning(runs: Runs, scale: Scale) -> Drawing:
-    attacks = {method: [relearned(run, scale) for run in runs[method]] for method in ATTACKED}
+    attacks = {method: [relearned(run, ATTACKS[scale]) for run in runs[method]] for method in ATTACKED}
     return Drawing(
-        [relearning_plot("Adversarial fine-tuning", attacks)],
+        [relearning_plot("Adversarial fine-tuning", attacks, ATTACKED, DOMAIN)],
         [
             ratio_claim(
                 "SGTM withstands fine-tuning much longer than RMU",
@@ -191,7 +195,7 @@ def _kept(run: PlannedRun, scale: Scale) -> PlannedRun:
 
 def draw_matched(runs: Runs, scale: Scale) -> Drawing:
     attacks = {
-        method: [relearned(run, scale, matched=method != "sgtm") for run in runs[method]]
+        method: [relearned(run, ATTACKS[scale], matched=method != "sgtm") for run in runs[method]]
         for method in ("sgtm", *FILTERS)
     }
     curves = [tradeoff_series(m, LABELS[m], runs[m], (GENERAL, DOMAIN), "ablated") for m in attacks]
@@ -199,7 +203,7 @@ def draw_matched(runs: Runs, scale: Scale) -> Drawing:
     return Drawing(
         [
             Plot("Where attacks start", "retain loss (general)", "forget loss (biology)", [*curves, *starts]),
-            relearning_plot("Adversarial fine-tuning", attacks),
+            relearning_plot("Adversarial fine-tuning", attacks, ATTACKED, DOMAIN),
         ],
         [
             ratio_claim(

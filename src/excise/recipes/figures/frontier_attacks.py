@@ -1,0 +1,99 @@
+"""What fine-tuning brings back in the runs of the frontier, beyond the paper: a high loss is not yet knowledge that is gone.
+
+Runs of equal steps: what the undiscovered documents taught the core of SGTM, they taught the data filter's model too, and
+the perfect filter's never saw them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from excise.config import override
+from excise.evals.attacks import attack_for
+from excise.evals.figure import PaperClaim, Scale
+from excise.evals.relearning import AttackConfig
+from excise.recipes.figures.bilingual_runs import DOMAIN
+from excise.recipes.figures.estimates import LOSS, is_above, over_seeds
+from excise.recipes.figures.frontier import (
+    EQUAL_STEPS,
+    LEAST,
+    NOT_IN_PAPER,
+    SECTION,
+    described,
+    frontier_configs,
+    planned,
+)
+from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedAttack, PlannedRun, Sources
+from excise.recipes.figures.topics_attacks import Relearned, relearned, relearning_plot
+from excise.recipes.figures.topics_runs import ATTACKS as TOPICS_ATTACKS
+from excise.recipes.paper import tinystories
+from excise.train.schedule import steps
+
+ATTACKS: Mapping[Scale, AttackConfig] = {
+    "smoke": TOPICS_ATTACKS["smoke"],
+    "small": replace(TOPICS_ATTACKS["small"], context=512),
+    "paper": attack_for(tinystories("64m")),
+}
+OURS: Mapping[Scale, str] = {"smoke": "tenth 0.6", "small": "tenth 0.6", "paper": "tenth 0.2"}
+"""The configuration of the frontier that is attacked."""
+LOOK = "gradient_routing"
+"""A method that is not in this figure, whose colour and marker ours has."""
+Attacks = Sequence[Relearned]
+"""One for each seed."""
+
+
+def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
+    budget = {"train.budget": steps(EQUAL_STEPS[scale])}
+    configs = {name: override(config, budget) for name, config in frontier_configs(scale, sources).items()}
+    attack = PlannedAttack(config=ATTACKS[scale], baseline=configs["no_filter"])
+    attacked = {name: configs[name] for name in ("data_filter", "perfect_filter", "sgtm", OURS[scale])}
+    baseline = {"no_filter": configs["no_filter"]}
+    return planned(attacked, scale, attacks=(attack,)) | planned(baseline, scale)
+
+
+def draw_relearning(runs: Mapping[str, Group], scale: Scale) -> Drawing:
+    keys = {"sgtm": "sgtm", LOOK: OURS[scale], "data_filter": "data_filter", "perfect_filter": "perfect_filter"}
+    labels = {look: described(scale)[key] for look, key in keys.items()}
+    attacks = {look: [relearned(run, ATTACKS[scale]) for run in runs[key]] for look, key in keys.items()}
+    plot = relearning_plot("Adversarial fine-tuning", attacks, labels, DOMAIN)
+    ours = {labels[look]: attacks[look] for look in ("sgtm", LOOK)}
+    filters = attacks["data_filter"], attacks["perfect_filter"]
+    lower = [less_relearned(label, of, filters[0]) for label, of in ours.items()]
+    return Drawing([plot], [*lower, *(left_under_attack(label, of, *filters) for label, of in ours.items())])
+
+
+def less_relearned(label: str, ours: Attacks, data_filter: Attacks) -> PaperClaim:
+    """A claim that an attacker gets less back than from the data filter's model."""
+    margin = over_seeds([mine.lowest_loss - data.lowest_loss for mine, data in zip(ours, data_filter, strict=True)])
+    text = f"{label}: fine-tuning brings back less Spanish than in the data filter's model"
+    why = f"lowest Spanish loss under attack, against the data filter's{edge(ours, data_filter)}"
+    return PaperClaim(text, NOT_IN_PAPER, margin, LOSS, is_above(margin), why)
+
+
+def left_under_attack(label: str, ours: Attacks, data_filter: Attacks, perfect_filter: Attacks) -> PaperClaim:
+    """A claim that an attack leaves most of the way from the data filter to the perfect filter."""
+    text = f"{label}: of the perfect filter's forgetting {LEAST[0]:g} is left under attack"
+    why = f"of the way from the data filter's lowest loss to the perfect filter's; holds above {LEAST[0]:g}"
+    lowest = [[one.lowest_loss for one in of] for of in (ours, data_filter, perfect_filter)]
+    if any(perfect <= data for _, data, perfect in zip(*lowest, strict=True)):
+        return PaperClaim(text, NOT_IN_PAPER, None, "recovered", None, "the perfect filter's model relearned as much")
+    share = over_seeds([(mine - data) / (perfect - data) for mine, data, perfect in zip(*lowest, strict=True)])
+    why += edge(ours, data_filter, perfect_filter)
+    return PaperClaim(text, NOT_IN_PAPER, share, "recovered", is_above(share, LEAST[0]), why)
+
+
+def edge(*attacks: Attacks) -> str:
+    return "; a rate beyond those tried may be stronger" if any(one.at_edge for of in attacks for one in of) else ""
+
+
+FIGURES = (
+    Figure(
+        name="frontier-relearning",
+        title="Relearning of Spanish in runs of the frontier",
+        section=SECTION,
+        caption="Forget loss, not calibrated, while an attacker trains all parameters on as much Spanish as English; of "
+        "several learning rates the strongest. 5 % of the Spanish is undiscovered, steps are equal. The line is the loss of "
+        "training without a filter.",
+        runs=relearning_runs,
+        draw=draw_relearning,
+    ),
+)

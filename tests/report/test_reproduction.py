@@ -321,7 +321,16 @@ def test_ticks_are_round_and_inside():
     assert log_ticks(2, 30) == [3, 10, 30]
 
 
-@pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
+def alone() -> FigureResults:
+    """A single panel, which is narrow, with names that are not."""
+    figure = figure_1()
+    plot = figure.panels[0]
+    names = ("SGTM as in the paper", "Token vectors, a tenth of the documents", "Data filter", "Perfect filter")
+    series = [dataclasses.replace(one, label=name) for one, name in zip(plot.series, names, strict=True)]
+    return dataclasses.replace(figure, name="alone", panels=[dataclasses.replace(plot, series=series)])
+
+
+@pytest.mark.parametrize("figure", [*all_figures(), alone()], ids=lambda figure: figure.name)
 def test_every_figure_becomes_a_picture_with_all_of_its_text_inside(figure):
     drawn = paper_figure(figure)
     drawn.draw_without_rendering()

@@ -26,6 +26,8 @@ from excise.report.tables import kinds_of
 
 COLUMN, MARGIN = 4.6, 0.5
 """Width of a panel, and height of the title and of a line of the legend, in inches."""
+LETTERS = 11
+"""Of the legend in an inch, about."""
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), ":", (0, (6, 2, 1, 2)))
 PARTS = ("#8a929c", "#0072b2", "#d55e00", "#a0569b", "#009e73", "#9c6b00")
 HATCHES = ("", "////", "", "\\\\\\\\", "", "....")
@@ -62,10 +64,10 @@ def paper_figure(results: FigureResults, looks: Mapping[str, Look] | None = None
     drawing = Drawing(legend_of(results.panels, {method: look.marker for method, look in looks.items()}), looks)
     rows = _rows(results.panels)
     heights = [max(map(_height, row)) for row in rows]
-    lines = _legend_lines(drawing.legend)
-    top = MARGIN + 0.24 * len(lines)
     lone_plot = [type(panel) for panel in results.panels] in ([Plot], [Heat])
     width = COLUMN * (1.35 if lone_plot else 2)
+    lines = _legend_lines(drawing.legend, width)
+    top = MARGIN + 0.24 * len(lines)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, sum(heights) + top), facecolor=PAPER, layout="constrained")
         head, *bodies = figure.subfigures(len(rows) + 1, 1, height_ratios=[top, *heights], squeeze=False)[:, 0]
@@ -98,14 +100,14 @@ def _height(panel: Panel) -> float:
     return 0.7 + 0.27 * len(panel.rows) if isinstance(panel, Table) else 3.9
 
 
-def _legend_lines(legend: Legend) -> list[list[Entry]]:
-    """The entries of the legend in lines of about the width of a figure."""
+def _legend_lines(legend: Legend, width: float) -> list[list[Entry]]:
+    """The entries of the legend in lines of about the width of a figure, in inches."""
     lines: list[list[Entry]] = []
     room = 0
     for entry in legend.values():
         room -= len(entry.label) + 8
         if room < 0:
-            lines, room = [*lines, []], 100 - len(entry.label)
+            lines, room = [*lines, []], int(LETTERS * width) - len(entry.label)
         lines[-1].append(entry)
     return lines
 

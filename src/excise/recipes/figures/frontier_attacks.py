@@ -52,7 +52,9 @@ def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 
 def draw_relearning(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     keys = {"sgtm": "sgtm", LOOK: OURS[scale], "data_filter": "data_filter", "perfect_filter": "perfect_filter"}
-    labels = {look: described(scale)[key] for look, key in keys.items()}
+    labels = {look: described(scale)[key] for look, key in keys.items()} | {
+        LOOK: "Token vectors, a tenth of the documents"
+    }
     attacks = {look: [relearned(run, ATTACKS[scale]) for run in runs[key]] for look, key in keys.items()}
     plot = relearning_plot("Adversarial fine-tuning", attacks, labels, DOMAIN)
     ours = {labels[look]: attacks[look] for look in ("sgtm", LOOK)}

@@ -66,7 +66,7 @@ class RecordedPasses(Passes):
         self._free()
         kept = [gradient.clone() for gradient in self.gradients.values()]
         self._warm_up(*inputs[kind])
-        # Those that hide units come last: their tensors are narrower, and memory that was taken for them fits no others.
+        # Those that hide units come last: their tensors are narrower, and memory taken for them may not fit the others'.
         for known in sorted(inputs, key=lambda known: bool(known and known.hide)):
             self.recordings[known] = self._record(*inputs[known])
         torch._foreach_copy_(list(self.gradients.values()), kept)

@@ -302,9 +302,13 @@ def frontier_configs(scale: Scale, sources: Sources) -> dict[str, RunConfig]:
 
 def frontier_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     configs = frontier_configs(scale, sources)
-    budget = {"train.budget": steps(EQUAL_STEPS[scale])}
-    equal = {f"{name}, equal steps": override(config, budget) for name, config in configs.items()}
+    equal = {f"{name}, equal steps": config for name, config in at_equal_steps(configs, scale).items()}
     return planned(configs | equal, scale)
+
+
+def at_equal_steps(configs: Mapping[str, RunConfig], scale: Scale) -> dict[str, RunConfig]:
+    budget = {"train.budget": steps(EQUAL_STEPS[scale])}
+    return {name: override(config, budget) for name, config in configs.items()}
 
 
 @dataclass(frozen=True)

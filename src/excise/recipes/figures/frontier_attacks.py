@@ -7,26 +7,24 @@ the perfect filter's never saw them.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from excise.config import override
 from excise.evals.attacks import attack_for
 from excise.evals.figure import PaperClaim, Scale
 from excise.evals.relearning import AttackConfig
 from excise.recipes.figures.bilingual_runs import DOMAIN
 from excise.recipes.figures.estimates import LOSS, is_above, over_seeds
 from excise.recipes.figures.frontier import (
-    EQUAL_STEPS,
     LEAST,
     NOT_IN_PAPER,
     SECTION,
+    at_equal_steps,
     described,
     frontier_configs,
     planned,
 )
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedAttack, PlannedRun, Sources
-from excise.recipes.figures.topics_attacks import Relearned, relearned, relearning_plot
+from excise.recipes.figures.topics_attacks import Relearned, edge_told, relearned, relearning_plot
 from excise.recipes.figures.topics_runs import ATTACKS as TOPICS_ATTACKS
 from excise.recipes.paper import tinystories
-from excise.train.schedule import steps
 
 ATTACKS: Mapping[Scale, AttackConfig] = {
     "smoke": TOPICS_ATTACKS["smoke"],
@@ -42,8 +40,7 @@ Attacks = Sequence[Relearned]
 
 
 def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
-    budget = {"train.budget": steps(EQUAL_STEPS[scale])}
-    configs = {name: override(config, budget) for name, config in frontier_configs(scale, sources).items()}
+    configs = at_equal_steps(frontier_configs(scale, sources), scale)
     attack = PlannedAttack(config=ATTACKS[scale], baseline=configs["no_filter"])
     attacked = {name: configs[name] for name in ("data_filter", "perfect_filter", "sgtm", OURS[scale])}
     baseline = {"no_filter": configs["no_filter"]}
@@ -67,7 +64,7 @@ def less_relearned(label: str, ours: Attacks, data_filter: Attacks) -> PaperClai
     """A claim that an attacker gets less back than from the data filter's model."""
     margin = over_seeds([mine.lowest_loss - data.lowest_loss for mine, data in zip(ours, data_filter, strict=True)])
     text = f"{label}: fine-tuning brings back less Spanish than in the data filter's model"
-    why = f"lowest Spanish loss under attack, against the data filter's{edge(ours, data_filter)}"
+    why = f"lowest Spanish loss under attack, against the data filter's{edge_told(ours, data_filter)}"
     return PaperClaim(text, NOT_IN_PAPER, margin, LOSS, is_above(margin), why)
 
 
@@ -79,12 +76,8 @@ def left_under_attack(label: str, ours: Attacks, data_filter: Attacks, perfect_f
     if any(perfect <= data for _, data, perfect in zip(*lowest, strict=True)):
         return PaperClaim(text, NOT_IN_PAPER, None, "recovered", None, "the perfect filter's model relearned as much")
     share = over_seeds([(mine - data) / (perfect - data) for mine, data, perfect in zip(*lowest, strict=True)])
-    why += edge(ours, data_filter, perfect_filter)
+    why += edge_told(ours, data_filter, perfect_filter)
     return PaperClaim(text, NOT_IN_PAPER, share, "recovered", is_above(share, LEAST[0]), why)
-
-
-def edge(*attacks: Attacks) -> str:
-    return "; a rate beyond those tried may be stronger" if any(one.at_edge for of in attacks for one in of) else ""
 
 
 FIGURES = (

@@ -80,9 +80,13 @@ def ratio_claim(
     elif not all(mine.reached for mine, _ in pairs):
         holds = holds or None
     told = f"SGTM {steps_told(attacks['sgtm'])}, {ATTACKED[other]} {steps_told(attacks[other])} steps"
-    edge = "; a rate beyond those tried may be stronger" if any(a.at_edge or b.at_edge for a, b in pairs) else ""
-    why = f"{told}; holds above {bound:g}{edge}"
+    why = f"{told}; holds above {bound:g}{edge_told(attacks['sgtm'], attacks[other])}"
     return PaperClaim(text, paper, ratio, f"times the steps of {ATTACKED[other]}", holds, why)
+
+
+def edge_told(*attacks: Sequence[Relearned]) -> str:
+    """A word of caution where the strongest attack has the highest or the lowest rate."""
+    return "; a rate beyond those tried may be stronger" if any(one.at_edge for of in attacks for one in of) else ""
 
 
 def steps_told(attacks: Sequence[Relearned]) -> str:

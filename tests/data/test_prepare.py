@@ -98,13 +98,15 @@ def test_preparing_again_does_nothing(source, data):
 
 
 def test_killed_at_ten_random_moments_it_resumes_to_the_same_bytes(source, tmp_path):
-    out, moment = tmp_path / "data", random.Random(0)
+    many, out, moment = tmp_path / "source", tmp_path / "data", random.Random(0)
+    for copy in range(6):  # so that there is much left to do when a busy machine gets round to the kill
+        shutil.copytree(source, many / str(copy))
     command = [
         sys.executable,
         "-m",
         "excise.cli.main",
         "prepare",
-        str(source),
+        str(many),
         "--out",
         str(out),
         "--shard-mb",
@@ -121,8 +123,8 @@ def test_killed_at_ten_random_moments_it_resumes_to_the_same_bytes(source, tmp_p
         running.send_signal(signal.SIGKILL)
         running.communicate()
         assert running.returncode == -signal.SIGKILL, "it finished before it was killed"
-    prepare(str(source), out, PrepareConfig(shard_mb=0.003))
-    prepare(str(source), tmp_path / "uninterrupted", PrepareConfig(shard_mb=0.003))
+    prepare(str(many), out, PrepareConfig(shard_mb=0.003))
+    prepare(str(many), tmp_path / "uninterrupted", PrepareConfig(shard_mb=0.003))
     assert contents(out) == contents(tmp_path / "uninterrupted")
 
 

@@ -23,6 +23,7 @@ from excise.recipes.search import (
     at_searched_rates,
     judged,
     method_name,
+    rates_to_try,
     read_search,
     search_rates,
     validation_loss,
@@ -32,7 +33,7 @@ from excise.train.release import load_run
 from excise.train.schedule import steps
 from tests.recipes.test_reproduce import BASE, NO_FILTER, SGTM, figure, table, tiny
 
-GRID = (1e-6, 1e-2)
+GRID = (1e-6, 1e-2, 1e2)
 TWO = table(figure("two", no_filter=PlannedRun(config=NO_FILTER), sgtm=PlannedRun(config=SGTM)))
 
 
@@ -51,14 +52,32 @@ def found(tmp_path_factory):
 def test_the_rate_with_the_lowest_loss_is_chosen():
     losses = {"0.001": 4.0, "0.002": 3.5, "0.004": 3.7, "0.008": None}
     assert judged("a", losses, (8e-3, 4e-3, 2e-3, 1e-3)) == MethodSearch("a", losses, 2e-3, at_edge=False)
-    assert judged("a", losses, (2e-3, 4e-3)).at_edge, "and whether a better one may lie beyond the grid"
-    assert judged("a", {"0.001": 3.0, "0.002": 3.0}, (1e-3, 2e-3)).chosen == 1e-3
     assert judged("a", losses, (1e-3, 0.5)).chosen is None, "not before all rates are tried"
+    assert judged("a", {"0.001": 3.0, "0.002": 3.0, "0.0005": 3.0, "0.00025": 3.1}, (1e-3, 2e-3)).chosen == 5e-4
+
+
+@pytest.mark.parametrize("best", [6.25e-5, 2.5e-4, 1e-3, 2e-3, 4e-3, 1.6e-2, 6.4e-2])
+def test_rates_beyond_the_grid_are_tried_while_the_best_is_the_outermost(best):
+    grid, losses = (1e-3, 2e-3, 4e-3), {}
+    while rates := rates_to_try(losses, grid):
+        losses |= {f"{rate:g}": abs(np.log(rate / best)) for rate in rates}
+    found = judged("a", losses, grid)
+    tried = sorted(map(float, losses))
+    assert np.allclose(np.diff(np.log2(tried)), 1), "in the ratio of the grid"
+    assert (tried[0], tried[-1]) == (min(1e-3, max(best / 2, 1.25e-4)), max(4e-3, min(best * 2, 3.2e-2)))
+    assert found.chosen == min(tried, key=lambda rate: abs(np.log(rate / best)))
+    assert found.at_edge == (not 1.25e-4 < best < 3.2e-2), "where three beyond the grid were not enough"
+
+
+def test_a_single_rate_is_no_ratio_to_go_on_in():
+    assert judged("a", {"0.001": 3.0}, (1e-3,)) == MethodSearch("a", {"0.001": 3.0}, 1e-3, at_edge=True)
 
 
 def test_a_method_that_always_diverges_is_an_error():
-    with pytest.raises(ValueError, match=r"a diverges at every rate from 0.1 to 0.2; search smaller ones"):
-        judged("a", {"0.1": None, "0.2": None}, (0.1, 0.2))
+    assert rates_to_try({"0.1": None, "0.2": None}, (0.1, 0.2)) == [0.05]
+    losses = dict.fromkeys(("0.1", "0.2", "0.05", "0.025", "0.0125"))
+    with pytest.raises(ValueError, match=r"a diverges at every rate from 0.0125 to 0.2; search smaller ones"):
+        judged("a", losses, (0.1, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +104,7 @@ def test_runs_of_one_method_share_a_rate(changes):
         override(SGTM, {"train.budget": steps(9)}),
         override(SGTM, {"model.n_layers": 3}),
         override(SGTM, {"routing.embeddings": "retain"}),
+        override(SGTM, {"data.forget_share": 0.1}),
         override(SGTM, {"data.source": "topics"}),
     ],
 )
@@ -100,9 +120,9 @@ def test_two_methods_are_searched_alike_and_the_better_rate_is_chosen(found):
     assert search.rates == GRID
     assert {of.run: of.chosen for of in search.methods.values()} == {"two: no_filter": 1e-2, "two: sgtm": 1e-2}
     for of in search.methods.values():
-        assert list(of.losses) == ["1e-06", "0.01"]
+        assert set(of.losses) == {"1e-06", "0.01", "100"}
         assert of.losses["0.01"] < of.losses["1e-06"] - 0.1
-        assert of.at_edge
+        assert not of.at_edge
     assert not list(found.parent.glob("runs/*/checkpoints")), "which nobody needs any more"
 
 
@@ -129,7 +149,7 @@ def test_a_search_goes_on_where_it_was(found, tmp_path, monkeypatch):
         assert searched(tmp_path).read_bytes() == found.read_bytes()
     values = json.loads(there.read_text())
     for of in values["methods"].values():
-        of["losses"] = {"1e-06": of["losses"]["1e-06"]}
+        of["losses"] = {rate: of["losses"][rate] for rate in ("1e-06", "100")}
         of["chosen"] = None
     there.write_text(json.dumps(values))
     trained = []
@@ -139,7 +159,7 @@ def test_a_search_goes_on_where_it_was(found, tmp_path, monkeypatch):
     searched(tmp_path)
     assert trained == [1e-2, 1e-2]
     searched(tmp_path, (*GRID, 5e-2))
-    assert trained == [1e-2, 1e-2, 5e-2, 5e-2], "a wider grid is tried for every method"
+    assert trained == [1e-2, 1e-2, 5e-2, 5e-2], "a finer grid is tried for every method"
 
 
 def test_training_that_diverges_has_no_loss_and_other_errors_are_told(tmp_path):
@@ -200,7 +220,7 @@ def test_the_command_searches_and_uses_what_it_found(tmp_path, capsys, monkeypat
     for function in (module.search_rates, reproducing.reproduce):
         monkeypatch.setattr(function, "__kwdefaults__", {**function.__kwdefaults__, "figures": small})
     where = ["--directory", str(tmp_path)]
-    assert main(["reproduce", "two", "--search", "--grid", "0.000001", "0.02", *where]) == 0
+    assert main(["reproduce", "two", "--search", "--grid", "0.000001", "0.02", "400", *where]) == 0
     file = capsys.readouterr().out.splitlines()[-1]
     assert main(["reproduce", "two", "--rates", file, *where]) == 0
     used = json.loads((tmp_path / "figures" / "two.json").read_text())["configurations"]["no_filter"]

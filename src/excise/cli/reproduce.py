@@ -54,8 +54,8 @@ class ReproduceArguments:
     jobs: int = 1
     """Runs side by side, in a process each: small models fill neither a GPU nor many cores."""
     search: bool = False
-    """Instead of figures, find learning rates: every method of the figures at each rate of one grid, judged on the
-    calibration split; writes rates.json."""
+    """Instead of figures, find learning rates: every method of the figures at each rate of one grid, and beyond it where
+    the best is the outermost, judged on the calibration split; writes rates.json."""
     grid: tuple[float, ...] = ()
     """Rates to search; those of the scale where none is given."""
     rates: Path | None = None

@@ -1,18 +1,19 @@
 """The same search of learning rates for every method, so that figures compare methods at their best (DESIGN, section 3).
 
-Each method is trained once at every rate of one grid and judged by its retain loss, after ablation where it has modules,
-on the calibration split: documents that no run is trained on and no figure is drawn from. The loss is that before
-calibration, so that nothing is judged on what was fitted to it. The rule does not see forget loss, which would let a
-method choose its own trade-off.
+Each method is trained once at every rate of one grid, and beyond it while its best rate is the outermost, and judged by
+its retain loss, after ablation where it has modules, on the calibration split: documents that no run is trained on and no
+figure is drawn from. The loss is that before calibration, so that nothing is judged on what was fitted to it. The rule
+does not see forget loss, which would let a method choose its own trade-off.
 
-Runs are of one method where they differ only in seeds, in how many documents are labelled, and in how many labelled
-with a domain are trained on and at which weight; the first that a figure names is searched for all of them. Runs of
-other methods keep the rates of the recipes. The runs of a search are those of the figures at other rates, so that
-those at the chosen rates need not be done again, unless something else needs their checkpoints.
+Runs are of one method where they differ only in seeds, in how many documents are labelled, and in the weight of those
+labelled with a domain; the first that a figure names is searched for all of them. Runs of other methods keep the rates
+of the recipes. The runs of a search are those of the figures at other rates, so that those at the chosen rates need not
+be done again, unless something else needs their checkpoints.
 """
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,8 @@ GRID: Mapping[Scale, Sequence[float]] = {
     "small": (1.25e-3, 2.5e-3, 5e-3, 1e-2, 2e-2),
     "paper": (6e-4, 1.25e-3, 2.5e-3, 5e-3, 1e-2),
 }
+BEYOND = 3
+"""Rates that are tried beyond either end of a grid at most."""
 RATES = "rates.json"
 VALIDATION = "validation"
 DIVERGED = ("try a lower train.learning_rate", "are not finite")
@@ -46,7 +49,6 @@ SHARED = {
     "data.seed": 0,
     "train.learning_rate": 1.0,
     "routing.forget_weight": 1.0,
-    "data.forget_share": 1.0,
     **{f"data.{name}": 0.0 for name in ("undiscovered_share", "false_positive_rate", "retain_share")},
     "data.adjacent_retain_share": 0.0,
 }
@@ -64,7 +66,7 @@ class MethodSearch:
     chosen: float | None = None
     """Null until all rates are tried."""
     at_edge: bool = False
-    """Whether no smaller or no larger rate was tried, so that a better one may lie beyond."""
+    """Whether it is the outermost all the same, so that a better one may lie beyond."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class RateSearch:
 
     scale: Scale
     rates: tuple[float, ...]
+    """The grid."""
     methods: dict[str, MethodSearch]
     """By `method_name`."""
 
@@ -93,15 +96,19 @@ def search_rates(
     shorten: Shorten = lambda config: config,
     figures: Mapping[str, Figure] = FIGURES,
 ) -> Path:
-    """Train every method of some figures at each rate, and write all losses and the chosen rates; what is done is kept, and
-    several processes may search in one directory."""
+    """Train every method of some figures at each rate of a grid, and further ones where it needs them, and write all losses
+    and the chosen rates; what is done is kept, and several processes may search in one directory."""
     file, grid, mixed = directory / RATES, tuple(rates or GRID[scale]), MixedSources(directory / "data")
     methods = methods_of(names, scale, sources, mixed, shorten, figures)
-    jobs = {name_of(at_rate(methods[method][1], rate)): (method, rate) for method in methods for rate in grid}
     locks = directory / "locks"
 
     def known() -> dict[str, MethodSearch]:
         return read_search(file, scale).methods if file.exists() else {}
+
+    def next_jobs() -> dict[str, tuple[str, float]]:
+        tried = known()
+        wanted = {method: rates_to_try(losses_of(tried, method), grid) for method in methods}
+        return {name_of(at_rate(methods[m][1], rate)): (m, rate) for m, of in wanted.items() for rate in of}
 
     def is_done(job: str) -> bool:
         method, rate = jobs[job]
@@ -129,7 +136,8 @@ def search_rates(
         logger.info("%s: %s", title, loss)
         add({method: {_word(rate): loss}})
 
-    work_through(list(jobs), locks, is_done=is_done, do=do)
+    while jobs := next_jobs():
+        work_through(list(jobs), locks, is_done=is_done, do=do)
     add({})  # the grid may be another one than before
     return file
 
@@ -184,16 +192,36 @@ def validation_loss(planned: PlannedRun, folder: Path, listeners: Sequence[Liste
     return float(work.finished(run).results.measures[VALIDATION]["loss"])
 
 
+def rates_to_try(losses: Mapping[str, float | None], grid: Sequence[float]) -> list[float]:
+    """Rates of the grid that are not tried yet or, where the best is the outermost, the next beyond it in the same ratio."""
+    if missing := [rate for rate in grid if _word(rate) not in losses]:
+        return missing
+    tried = sorted(map(float, losses))
+    best = best_of(losses)
+    if best == tried[0]:
+        end, beyond = tried[:2], sum(rate < min(grid) for rate in tried)
+    elif best == tried[-1]:
+        end, beyond = tried[:-3:-1], sum(rate > max(grid) for rate in tried)
+    else:
+        return []
+    return [float(f"{end[0] ** 2 / end[1]:.3g}")] if len(end) == 2 and beyond < BEYOND else []
+
+
+def best_of(losses: Mapping[str, float | None]) -> float:
+    """The rate with the lowest loss, the smaller of two that are alike; one that diverged is the worst."""
+    known = {float(rate): math.inf if loss is None else loss for rate, loss in losses.items()}
+    return min(sorted(known), key=lambda rate: known[rate])
+
+
 def judged(run: str, losses: Mapping[str, float | None], grid: Sequence[float]) -> MethodSearch:
-    """The rate with the lowest loss, the smaller of two that are alike, once all of the grid are tried."""
+    """The best rate, once all are tried."""
     search = MethodSearch(run, dict(losses))
-    if any(_word(rate) not in losses for rate in grid):
+    if rates_to_try(losses, grid):
         return search
-    known = {rate: loss for rate in sorted(grid) if (loss := losses[_word(rate)]) is not None}
-    if not known:
-        raise ValueError(f"{run} diverges at every rate from {min(grid):g} to {max(grid):g}; search smaller ones")
-    chosen = min(known, key=lambda rate: known[rate])
-    return replace(search, chosen=chosen, at_edge=chosen in (min(grid), max(grid)))
+    tried, chosen = sorted(map(float, losses)), best_of(losses)
+    if losses[_word(chosen)] is None:
+        raise ValueError(f"{run} diverges at every rate from {tried[0]:g} to {tried[-1]:g}; search smaller ones")
+    return replace(search, chosen=chosen, at_edge=chosen in (tried[0], tried[-1]))
 
 
 def _word(rate: float) -> str:

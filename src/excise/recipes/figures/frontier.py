@@ -284,7 +284,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 TRIED: Mapping[Scale, Mapping[str, Sequence[float]]] = {
     "smoke": {"weighted": (0.2,), "frozen": (0.2,), "vectors": (0.2,), "tenth": (0.6,)},
-    "small": {"vectors": (0.1,), "tenth": (0.3, 0.6), "twentieth": (0.6,)},
+    "small": {"vectors": (0.1,), "tenth": (0.6,), "twentieth": (0.6, 1.2)},
     "paper": dict.fromkeys(FAMILIES, (0.05, 0.1, 0.2)),
 }
 """Weights of each family."""

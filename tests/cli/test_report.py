@@ -69,6 +69,48 @@ def test_runs_are_compared_from_their_files_alone(runs, tmp_path):
     assert "routing.rule none sgtm sgtm" in text
 
 
+def attack_of(rates, strongest, **changes):
+    """An attack in three evaluations at each rate, as `excise attack` writes it."""
+    attacks = [
+        {"learning_rate": rate, "points": [{"step": s, "losses": {"biology": 9 - 1000 * rate * s}} for s in (0, 1, 2)]}
+        for rate in rates
+    ]
+    return {
+        "config": {"method": "full", "n_documents": 0},
+        "domain": "biology",
+        "ablation": "none",
+        "attacks": attacks,
+        "strongest": strongest,
+        "at_edge": False,
+        "baseline": {"run": "no_filter"},
+        "baseline_loss": 4.25,
+        "lowest_loss": 7.0,
+        "lowest_at": 2,
+        "relearning_steps": None,
+    } | changes
+
+
+def test_all_that_was_measured_of_a_run_is_in_its_report(runs, tmp_path):
+    several = tmp_path / "several"
+    found = {
+        "sgtm": attack_of([1e-3, 2e-4], 1e-3, ablation="zero"),
+        "no_filter": attack_of([1e-3], 1e-3, config={"method": "lora", "n_documents": 7}),
+    }
+    removed = {"rows": [{"removed": ["biology"], "losses": {"retain": 3.5, "biology": 8.5}}]}
+    for name, attack in found.items():
+        shutil.copytree(runs / name, several / name)
+        results = results_of(several / name)
+        results["measures"] |= {"relearning": [attack], "cross_domain": removed}
+        (several / name / "results.json").write_text(json.dumps(results))
+    assert main(["report", str(several), "--out", str(tmp_path / "out"), "--formats", "svg"]) == 0
+    text = visible_text((tmp_path / "out" / "report.html").read_text())
+    assert "sgtm, all parameters, module zeroed 1 8 sgtm, all parameters, module zeroed 2 7" in text, "the strongest"
+    assert "no_filter, LoRA, 7 documents" in text
+    assert "no_filter 4.25" in text, "the goal as a line"
+    assert "sgtm full all zero 0.001 9.0000 7.0000 at 2 4.2500 never" in text
+    assert "no_filter biology 3.5000 8.5000 sgtm biology 3.5000 8.5000" in text, "one table for all runs"
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -259,6 +259,21 @@ def test_a_run_whose_checkpoints_are_gone_is_trained_again_where_a_new_figure_ne
     assert line["checkpoint_sha256"] == results["provenance"]["checkpoint_sha256"], "and drawn again"
 
 
+def test_a_figure_whose_runs_another_process_does_again_is_drawn_later(tmp_path, monkeypatch):
+    groups, calls = module.Workshop.groups, []
+
+    def vanished_at_first(work, name):
+        calls.append(name)
+        if len(calls) == 1:
+            raise FileNotFoundError
+        return groups(work, name)
+
+    monkeypatch.setattr(module.Workshop, "groups", vanished_at_first)
+    (drawn,) = make(table(figure("one", no_filter=PlannedRun(config=NO_FILTER))), tmp_path)
+    assert drawn.exists()
+    assert len(calls) == 2
+
+
 def test_an_attack_can_start_from_a_matched_checkpoint(tmp_path):
     kept = override(standard(BASE, 0.2, "smoke"), {"train.keep_checkpoints": True, "train.checkpoint_every": 2})
     attack = PlannedAttack(config=ATTACK, baseline=NO_FILTER, match=SGTM)

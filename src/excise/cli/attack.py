@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from excise.cli.arguments import parse
-from excise.cli.tables import TABLES
+from excise.cli.tables import shown
 
 if TYPE_CHECKING:
     from excise.evals.relearning import AttackConfig, AttackPoint
@@ -72,11 +72,11 @@ def main(args: Sequence[str]) -> int:
         with AttackBar(console, f"{directory}, step {subject.done.step}", attacks, domain) as bar:
             for attack in relearn_run(subject, domain, baseline, attacks, bar):
                 results = save_attack(subject, attack, baseline, arguments.match)
-        console.print(TABLES["relearning"](results.measures["relearning"]))
+        console.print(shown("relearning", results.measures["relearning"]))
         if arguments.in_context:
             found = in_context_run(subject, domain)
             results = add_measures(subject.results_file, subject.provenance, {"in_context": found})
-            console.print(TABLES["in_context"](results.measures["in_context"]))
+            console.print(shown("in_context", results.measures["in_context"]))
         console.print(str(subject.results_file), highlight=False)
     return 0
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from excise.cli.arguments import parse
-from excise.cli.tables import TABLES, spread_table
+from excise.cli.tables import shown, spread_table
 from excise.evals.options import MeasureOptions
 
 MeasureName = Literal[
@@ -74,7 +74,7 @@ def main(args: Sequence[str]) -> int:
                 results = add_measures(subject.results_file, subject.provenance, {name: measured})
                 bar.advance(task)
                 bar.console.print(f"{directory}, step {subject.done.step}", highlight=False)
-                bar.console.print(TABLES[name](results.measures[name]))
+                bar.console.print(shown(name, results.measures[name]))
             bar.console.print(str(subject.results_file), highlight=False)
     for spreads in seed_spreads(arguments.runs, arguments.step):
         console.print(spread_table(spreads))

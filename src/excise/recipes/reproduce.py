@@ -11,6 +11,7 @@ the work.
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,14 +64,19 @@ def reproduce(
     paths = {name: directory / "figures" / f"{name}.json" for name in names}
     drawn: set[str] = set()
 
+    def draw_if_finished(name: str) -> None:
+        if not all(work.is_done(run) for run in planned.of_figure(name)):
+            return
+        paths[name].parent.mkdir(parents=True, exist_ok=True)
+        with taken(locks / name, wait=True):
+            write_json(draw(figures[name], scale, work.groups(name)), paths[name])
+        drawn.add(name)
+        logger.info("%s is drawn", name)
+
     def draw_finished() -> None:
         for name in (name for name in names if name not in drawn):
-            if all(work.is_done(run) for run in planned.of_figure(name)):
-                paths[name].parent.mkdir(parents=True, exist_ok=True)
-                with taken(locks / name, wait=True):
-                    write_json(draw(figures[name], scale, work.groups(name)), paths[name])
-                drawn.add(name)
-                logger.info("%s is drawn", name)
+            with suppress(FileNotFoundError):  # of a run that another process has begun to do again
+                draw_if_finished(name)
 
     def do(name: str) -> None:
         run = planned.runs[name]
@@ -90,7 +96,8 @@ def reproduce(
     left = [name for name, run in planned.runs.items() if not work.is_done(run)]
     width = max((len(short(planned.runs[name])) for name in left), default=0)
     work_through(list(planned.runs), locks, is_done=work.has_done, is_ready=work.is_ready, do=do)
-    draw_finished()
+    for name in (name for name in names if name not in drawn):
+        draw_if_finished(name)
     return list(paths.values())
 
 

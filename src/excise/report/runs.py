@@ -1,4 +1,5 @@
-"""Any evaluated runs as a figure of their own: losses with intervals, trade-off curves, configurations, samples."""
+"""Any evaluated runs as a figure of their own: losses with intervals, trade-off curves, attacks, all else that was measured of
+them as tables, configurations, samples."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from excise.config import to_dict
 from excise.evals.figure import Estimate, FigureResults, Panel, Plot, Point, RunLine, Series, Table
 from excise.evals.losses import STAGES, SetLosses
 from excise.evals.results import Losses, Results, losses_in, read_results
+from excise.evals.tables import TABLES
 from excise.labels import RETAIN
 from excise.report.numbers import estimate
 from excise.train.run import RunConfig, RunDirectory
@@ -19,6 +21,15 @@ NO_FILTER = "no_filter"
 LEARNED = 0.7
 """The share of its first loss that a run without a filter must end below for its figure to mean anything."""
 HEAD = ("Run", "set", "before ablation", "ablated", "calibrated")
+DRAWN = ("losses", "tradeoff")
+"""Measures that have a place of their own."""
+ATTACK_WORDS = {
+    "full": "all parameters",
+    "lora": "LoRA",
+    "remove": "module removed",
+    "zero": "module zeroed",
+    "reinitialise": "module re-initialised",
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ def runs_figure(directories: Sequence[Path]) -> FigureResults:
         section="",
         scale=None,
         caption="In square brackets: 95 % intervals over test documents. Stars mark the end of a training.",
-        panels=[*_tradeoffs(runs), _losses_table(runs), *_over_seeds(runs)],
+        panels=[*_tradeoffs(runs), *_attacks(runs), _losses_table(runs), *_over_seeds(runs), *_measured(runs)],
         claims=(),
         runs=lines,
         pipeline_check_only=any(
@@ -146,6 +157,52 @@ def _over_seeds(runs: Sequence[EvaluatedRun]) -> list[Panel]:
 def _mean(group: Sequence[EvaluatedRun], name: str, stage: str) -> str:
     values = [getattr(run.losses.sets[name], stage) for run in group]
     return f"{mean(values):.3f} ± {stdev(values):.3f}"
+
+
+def _attacks(runs: Sequence[EvaluatedRun]) -> list[Panel]:
+    """The strongest attack of each kind on each run, by domain."""
+    attacks = [(run, attack) for run in runs for attack in run.results.measures.get("relearning", ())]
+    return [
+        _attack_plot(domain, [(run, attack) for run, attack in attacks if attack["domain"] == domain])
+        for domain in dict.fromkeys(attack["domain"] for _, attack in attacks)
+    ]
+
+
+def _attack_plot(domain: str, attacks: Sequence[tuple[EvaluatedRun, Mapping[str, Any]]]) -> Plot:
+    return Plot(
+        f"Relearning {domain}",
+        "fine-tuning steps",
+        f"{domain} loss (higher: more removed)",
+        [Series(run.method, f"{run.name}, {_kind(attack)}", _strongest(attack, domain)) for run, attack in attacks],
+        levels={attack["baseline"]["run"]: attack["baseline_loss"] for _, attack in attacks},
+    )
+
+
+def _kind(attack: Mapping[str, Any]) -> str:
+    """What the attacker did, in a few words."""
+    n, words = attack["config"]["n_documents"], [ATTACK_WORDS[attack["config"]["method"]]]
+    if n:
+        words.append(f"{n} documents")
+    if attack["ablation"] in ATTACK_WORDS:
+        words.append(ATTACK_WORDS[attack["ablation"]])
+    return ", ".join(words)
+
+
+def _strongest(attack: Mapping[str, Any], domain: str) -> list[Point]:
+    (found,) = [tried for tried in attack["attacks"] if tried["learning_rate"] == attack["strongest"]]
+    return [Point(Estimate(point["step"]), Estimate(point["losses"][domain])) for point in found["points"]]
+
+
+def _measured(runs: Sequence[EvaluatedRun]) -> list[Panel]:
+    """All other measures, one table for all runs that have it."""
+    found: dict[tuple[str, tuple[str, ...]], list[list[str | float]]] = {}
+    for run in runs:
+        for name in (name for name in TABLES if name in run.results.measures and name not in DRAWN):
+            for table in TABLES[name](run.results.measures[name]):
+                found.setdefault((table.title, ("Run", *table.header)), []).extend(
+                    [run.name, *row] for row in table.rows
+                )
+    return [Table(title, header, rows) for (title, header), rows in found.items()]
 
 
 def _samples(run: EvaluatedRun) -> list[dict[str, str]]:

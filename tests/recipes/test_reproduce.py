@@ -112,6 +112,11 @@ def test_runs_that_learn_otherwise_have_other_names(path, value):
     assert name_of(PlannedRun(config=NO_FILTER)) != name_of(PlannedRun(config=override(NO_FILTER, {path: value})))
 
 
+def test_the_name_of_a_run_does_not_depend_on_how_it_is_followed_and_computed():
+    other = override(NO_FILTER, {"train.compile": "on", "train.evaluations": 9, "train.checkpoint_every": 9})
+    assert name_of(PlannedRun(config=NO_FILTER)) == name_of(PlannedRun(config=other))
+
+
 def test_the_name_of_a_run_does_not_depend_on_where_its_data_lie():
     names = {
         name_of(PlannedRun(config=override(NO_FILTER, {"data.source": f"{folder}/bilingual"})))

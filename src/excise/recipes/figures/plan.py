@@ -19,8 +19,9 @@ NOT_OUTCOME = {
     "train.keep_checkpoints": False,
     "train.checkpoint_every": 0,
     "train.log_every": 1,
+    "train.compile": "auto",
 }
-"""Options that do not change what a run learns."""
+"""Options that do not change what a run learns, rounding aside."""
 ALWAYS = ("losses", "first_loss")
 """Measures of every run."""
 

@@ -264,6 +264,13 @@ def test_a_run_whose_checkpoints_are_gone_is_trained_again_where_a_new_figure_ne
     assert line["checkpoint_sha256"] == results["provenance"]["checkpoint_sha256"], "and drawn again"
 
 
+def test_of_the_baseline_of_an_attack_the_results_are_enough(tmp_path, trainings):
+    make(table(figure("one", no_filter=PlannedRun(config=NO_FILTER))), tmp_path, keep_checkpoints=False)
+    attack = PlannedAttack(config=ATTACK, baseline=NO_FILTER)
+    make(table(figure("two", sgtm=PlannedRun(config=SGTM, attacks=(attack,)))), tmp_path)
+    assert [name.split("-")[0] for name in trainings] == ["no_filter", "sgtm"]
+
+
 def test_a_figure_whose_runs_another_process_does_again_is_drawn_later(tmp_path, monkeypatch):
     groups, calls = module.Workshop.groups, []
 

@@ -97,7 +97,7 @@ def results_file_of(directory: Path, step: int | None = None, data: Data | None 
     """results.json, or a file of its own for a checkpoint other than the latest, and for data other than the run's."""
     files = RunDirectory(directory)
     name = files.results_file.stem
-    if find_checkpoint(directory) != find_checkpoint(directory, step):
+    if step is not None and find_checkpoint(directory) != find_checkpoint(directory, step):
         name += f"-step-{step}"
     if data is not None and data.sha256 != files.digests().data_sha256:
         name += f"-on-{data.sha256[:12]}"

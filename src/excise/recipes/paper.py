@@ -36,7 +36,7 @@ def tinystories(size: str) -> RunConfig:
         data=DataConfig(source="tinystories", retain_share=0.25),
         model=TINYSTORIES[size],
         routing=RoutingConfig(domains=("spanish",), embeddings="joint"),
-        batch=BatchConfig(context=512, rows_per_step=128, rows_per_micro_batch=32, packing="padded"),
+        batch=BatchConfig(context=512, rows_per_step=128, rows_per_micro_batch=128, packing="padded"),
         train=TrainConfig(
             # The paper's steps as a share of its one epoch at 64M: a filtered corpus takes as many fewer.
             budget=epochs(TINYSTORIES_STEPS[size] / TINYSTORIES_STEPS["64m"]),
@@ -52,7 +52,7 @@ def wikipedia(size: str) -> RunConfig:
         data=DataConfig(source="wikipedia", retain_share=0.1, adjacent_retain_share=0.1),
         model=WIKIPEDIA[size],
         routing=RoutingConfig(domains=("biology",), embeddings="retain"),
-        batch=BatchConfig(context=1024, rows_per_step=WIKIPEDIA_ROWS[size], rows_per_micro_batch=16),
+        batch=BatchConfig(context=1024, rows_per_step=WIKIPEDIA_ROWS[size], rows_per_micro_batch=64),
         train=TrainConfig(
             budget=steps(WIKIPEDIA_STEPS[size]),
             learning_rate=6e-3,

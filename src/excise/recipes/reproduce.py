@@ -29,7 +29,7 @@ from excise.evals.tradeoff import Tradeoff
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.measured import ALL_MEASURES
-from excise.recipes.figures.plan import Plan, Run, Shorten, choose, name_of, needs, plan
+from excise.recipes.figures.plan import Plan, Run, Shorten, choose, name_of, needs, needs_weights, plan
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
 from excise.recipes.sharing import taken, work_through
 from excise.train.checkpoint import latest_checkpoint
@@ -162,8 +162,8 @@ class Workshop:
                 )
 
     def lost(self, run: Run) -> list[Run]:
-        """Runs that this one needs, done long ago, whose checkpoints are gone."""
-        needed = [self.plan.runs[name_of(one)] for one in needs(run.planned)]
+        """Runs whose weights this one needs, done long ago, whose checkpoints are gone."""
+        needed = [self.plan.runs[name_of(one)] for one in needs_weights(run.planned)]
         return [one for one in needed if latest_checkpoint(RunDirectory(self.directory(one)).checkpoints) is None]
 
     def undo(self, run: Run) -> None:
@@ -204,7 +204,7 @@ class Workshop:
     def drop_checkpoints(self, locks: Path) -> None:
         """Delete the checkpoints of runs that are done, that nothing of this plan needs any more, and that nobody is at."""
         left = [run for run in self.plan.runs.values() if not self.is_done(run)]
-        needed = {name_of(one) for run in left for one in needs(run.planned)} | {run.name for run in left}
+        needed = {name_of(one) for run in left for one in needs_weights(run.planned)} | {run.name for run in left}
         for name in (name for name in self.plan.runs if name not in needed):
             with taken(locks / name) as mine:
                 if mine or name == self.at:

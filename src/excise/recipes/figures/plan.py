@@ -92,11 +92,15 @@ def plan(
 
 def needs(run: PlannedRun) -> list[PlannedRun]:
     """The runs that must be done before this one, with their losses."""
-    configs = [run.against, *(config for attack in run.attacks for config in (attack.baseline, attack.match))]
-    needed = [PlannedRun(config=config, measures=ALWAYS) for config in configs if config is not None]
-    if run.unlearning:
-        needed.append(PlannedRun(config=run.config, measures=ALWAYS))
+    configs = [config for attack in run.attacks for config in (attack.baseline, attack.match) if config]
+    needed = [*(PlannedRun(config=config, measures=ALWAYS) for config in configs), *needs_weights(run)]
     return [one for one in needed if name_of(one) != name_of(run)]
+
+
+def needs_weights(run: PlannedRun) -> list[PlannedRun]:
+    """Of these, the runs whose checkpoints are read; of the others the results are enough."""
+    configs = [run.against, run.config if run.unlearning else None]
+    return [PlannedRun(config=config, measures=ALWAYS) for config in configs if config is not None]
 
 
 def merge(one: PlannedRun, other: PlannedRun) -> PlannedRun:

@@ -71,6 +71,16 @@ def test_missing_and_broken_files_are_named(tmp_path):
         load(RunConfig, tmp_path / "config.json")
 
 
+def test_a_folder_that_is_not_there_or_holds_runs_is_told(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere$"):
+        load(RunConfig, tmp_path / "nowhere" / "config.json")
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"there is no config\.json in .*; name a folder inside it: a, b$"):
+        load(RunConfig, tmp_path / "config.json")
+
+
 @pytest.mark.parametrize(
     ("content", "message"), [("5", "must hold an object"), ("[]", "must hold an object"), ("{}", "data is missing")]
 )

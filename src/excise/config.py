@@ -95,7 +95,7 @@ def load(kind: type[C], path: Path) -> C:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"there is no {path.name} in {path.parent}") from None
+        raise ValueError(_not_found(path)) from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(values, dict):
@@ -104,3 +104,12 @@ def load(kind: type[C], path: Path) -> C:
         return from_dict(kind, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _not_found(path: Path) -> str:
+    """Where a file is not, and where it is instead."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    nearby = sorted(found.parent.name for found in path.parent.glob(f"*/{path.name}"))
+    inside = f"; name a folder inside it: {', '.join(nearby)}" if nearby else ""
+    return f"there is no {path.name} in {path.parent}{inside}"

@@ -9,7 +9,7 @@ import pytest
 from excise.cli.main import main
 from excise.data.tokens import train_tokenizer
 from excise.data.topics import CATEGORIES, questions
-from tests.evals.runs import PLAIN, copy_of, diverge, prepared, results_of, train_run
+from tests.evals.runs import PLAIN, copy_of, diverge, evaluated, prepared, results_of, train_run
 
 QUICK = ["--steps", "2", "--evaluate-every", "1", "--learning-rates", "1e-3", "--rows-per-step", "2"]
 PRECISIONS = ("float32", "bfloat16")
@@ -122,7 +122,9 @@ def bad(runs, tmp_path_factory):
         "OTHER_TOKENIZER": prepared(folder / "other", str(folder / "tokenizer.json")),
         "WITHOUT_CHEMISTRY": prepared(folder / "without", without="chemistry"),
     }
-    return {**copies, **data, "PLAIN": runs / "plain-float32"}
+    other = {"data.n_stories": 48, "data.n_test_stories": 24}
+    on_other_data = evaluated(train_run(folder / "on_other_data", **PLAIN, **other))
+    return {**copies, **data, "PLAIN": runs / "plain-float32", "ON_OTHER_DATA": on_other_data}
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,13 @@ def bad(runs, tmp_path_factory):
         ("evaluate RUN --data OTHER_TOKENIZER", "was trained with another tokenizer than the one of"),
         ("evaluate RUN --data WITHOUT_CHEMISTRY", "no test document of 'chemistry' is left"),
         ("evaluate DIVERGED", "the model's losses on 'retain' are not finite"),
-        ("evaluate RUN --measures leakage --baselines nowhere", "there is no config.json in nowhere"),
+        ("evaluate RUN --measures leakage --baselines nowhere", "there is no folder nowhere"),
         ("evaluate RUN --measures samples", "give some with --prompts"),
         ("evaluate RUN --measures gradient_norms --documents 0", "documents=0 leaves none to look at"),
         ("evaluate RUN --measures loses", "--measures loses is not known; did you mean 'losses'?"),
         ("attack --baseline PLAIN", "name at least one run to attack"),
-        ("attack RUN --baseline nowhere", "there is no config.json in nowhere"),
+        ("attack RUN --baseline nowhere", "there is no folder nowhere"),
+        ("attack RUN --baseline ON_OTHER_DATA", "was evaluated on other data than"),
         ("attack RUN --baseline PLAIN --domain biolgy", "did you mean 'biology'?"),
         ("attack DIVERGED --baseline PLAIN", "an attack needs a sound model"),
         ("unlearn RUN --to PLAIN", "is not empty; choose another directory"),
@@ -157,4 +160,4 @@ def test_bad_input_is_one_sentence_and_no_result_is_touched(bad, capsys, tmp_pat
     assert message in error
     assert error.count("\n") == 1
     assert results() == before
-    assert len(before) == 4
+    assert len(before) == 5

@@ -69,6 +69,18 @@ def test_runs_are_compared_from_their_files_alone(runs, tmp_path):
     assert "routing.rule none sgtm sgtm" in text
 
 
+def test_a_run_that_was_made_of_another_says_so_and_is_not_counted_as_training(runs, tmp_path):
+    shutil.copytree(runs / "no_filter", tmp_path / "made" / "no_filter")
+    unlearned = copy_of(runs / "no_filter", tmp_path / "made" / "rmu", {}, {"provenance/run": "rmu"})
+    (unlearned / "metrics.jsonl").unlink()
+    (unlearned / "unlearning.json").write_text(json.dumps({"method": "rmu", "steps": 7}))
+    assert main(["report", str(tmp_path / "made"), "--out", str(tmp_path / "out")]) == 0
+    text = visible_text((tmp_path / "out" / "report.html").read_text())
+    assert f"trained on {results_of(runs / 'no_filter')['provenance']['tokens']:,} tokens in all" in text
+    assert "unlearning.method – rmu unlearning.steps – 7" in text
+    assert re.search(r"rmu 0 [\d,]+ 4 [\d,]+ – –", text), "no losses of a training of its own"
+
+
 def attack_of(rates, strongest, **changes):
     """An attack in three evaluations at each rate, as `excise attack` writes it."""
     attacks = [
@@ -118,6 +130,7 @@ def test_all_that_was_measured_of_a_run_is_in_its_report(runs, tmp_path):
         ("report nowhere", "there is no folder nowhere"),
         ("report UNTRAINED", "has not been evaluated yet; do that first"),
         ("report REPRODUCTION REPRODUCTION", "figure-1 is there twice"),
+        ("report REPRODUCTION --out page.html", "--out page.html must be a folder"),
         ("report DAMAGED", "figure-1.json holds no figure: tokens is unknown"),
         ("report REPRODUCTION --formats gif", "--formats gif is not known"),
     ],

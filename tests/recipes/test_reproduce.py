@@ -327,7 +327,7 @@ def test_two_figures_in_small_from_end_to_end(smoke):
     ]
     assert [len(series["points"]) for series in plot["series"]] == [2] * 5 + [4]
     assert [sample["language"] for sample in tradeoff["samples"]] == ["english"] * 3 + ["spanish"] * 3
-    assert all(set(sample) == {"language", "prompt", "full", "ablated"} for sample in tradeoff["samples"])
+    assert all(set(sample) == {"language", "prompt", "SGTM, full", "SGTM, ablated"} for sample in tradeoff["samples"])
     assert [claim["holds"] for claim in updated["claims"]] == [True] * 6
     assert len(list((directory / "runs").iterdir())) == 6, "no filter is shared"
     for line in tradeoff["runs"]:

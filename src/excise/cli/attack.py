@@ -69,7 +69,8 @@ def main(args: Sequence[str]) -> int:
         subject = open_run(directory, step=step)
         domain = the_domain(subject.config, arguments.domain)
         baseline, attacks = baseline_of(arguments.baseline, subject), attacks_of(arguments, subject.config)
-        with AttackBar(console, f"{directory}, step {subject.done.step}", attacks, domain) as bar:
+        title, has_modules = f"{directory}, step {subject.done.step}", bool(subject.model.partition.domains)
+        with AttackBar(console, title, attacks, domain, has_modules) as bar:
             for attack in relearn_run(subject, domain, baseline, attacks, bar):
                 results = save_attack(subject, attack, baseline, arguments.match)
         console.print(shown("relearning", results.measures["relearning"]))
@@ -98,8 +99,10 @@ def attacks_of(arguments: AttackArguments, run: "RunConfig") -> "list[AttackConf
 class AttackBar:
     """A listener that shows the forget loss of each attack as it goes; on a terminal as a bar, elsewhere as lines."""
 
-    def __init__(self, console: Console, title: str, attacks: "Sequence[AttackConfig]", domain: str) -> None:
-        self.console, self.title, self.domain = console, title, domain
+    def __init__(
+        self, console: Console, title: str, attacks: "Sequence[AttackConfig]", domain: str, has_modules: bool
+    ) -> None:
+        self.console, self.title, self.domain, self.has_modules = console, title, domain, has_modules
         self.bar = Progress(console=console, transient=True, disable=not console.is_terminal)
         self.task = self.bar.add_task(title, total=sum(len(a.learning_rates) * a.steps for a in attacks))
         self.before = 0
@@ -115,7 +118,8 @@ class AttackBar:
         self.bar.advance(self.task, point.step - self.before if point.step else 0)
         self.before = point.step
         documents = f"{attack.n_documents} documents" if attack.n_documents else "all documents"
-        what = f"{attack.method}, {documents}, {attack.ablation}, rate {rate:g}"
+        module = f"{attack.ablation}, " if self.has_modules else ""
+        what = f"{attack.method}, {documents}, {module}rate {rate:g}"
         loss = f"{self.domain} loss {point.losses[self.domain]:.4f}"
         self.bar.update(self.task, description=f"{self.title}: {what}, {loss}")
         if not self.console.is_terminal:

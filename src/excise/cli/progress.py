@@ -1,5 +1,7 @@
 """Progress of a run: a bar on a terminal, an aligned line now and then elsewhere."""
 
+import time
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -22,6 +24,8 @@ class ProgressBar:
         )
         self.task = self.bar.add_task(title, total=None, loss=float("nan"), speed=0.0)
         self.before: tuple[float, int] | None = None
+        self.first: tuple[float, int] | None = None
+        """When the first line came, and its step."""
 
     def __enter__(self) -> "ProgressBar":
         return self
@@ -52,8 +56,16 @@ class ProgressBar:
         return (progress.done.tokens - tokens) / max(1e-9, progress.done.seconds - seconds)
 
     def _line(self, progress: loop.Progress, speed: float) -> None:
-        left = progress.done.seconds / progress.done.step * (progress.n_steps - progress.done.step)
-        self._print(progress, f"loss {progress.loss:7.4f}  {speed:>9,.0f} tokens/s  {left:5.0f} s left")
+        text = f"loss {progress.loss:7.4f}  {speed:>9,.0f} tokens/s  {self._left(progress):5.0f} s left"
+        self._print(progress, text)
+
+    def _left(self, progress: loop.Progress) -> float:
+        """Seconds until the end, with the evaluations on the way as far as they are known: none before the second line."""
+        now, step = time.monotonic(), progress.done.step
+        self.first = self.first or (now, step)
+        begun, first = self.first
+        per_step = (now - begun) / (step - first) if step > first else progress.done.seconds / step
+        return per_step * (progress.n_steps - step)
 
     def _print(self, progress: loop.Progress, text: str) -> None:
         self.console.print(

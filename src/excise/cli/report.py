@@ -32,6 +32,8 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(ReportArguments, args, "report")
     if not arguments.sources:
         raise ValueError("name what to report on: excise report DIRECTORY, or excise report RUN...")
+    if arguments.out.suffix == ".html":
+        raise ValueError(f"--out {arguments.out} must be a folder, for {PAGE} and figures")
     figures = figures_in(arguments.sources)
     from excise.report.reproduction import looks_in, write_reproduction
 

@@ -17,7 +17,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     """A table whose first column is words and whose others are numbers."""
     made = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
-        made.add_column(column, justify="right" if i else "left")
+        made.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in rows:
         made.add_row(*row)
     return made

@@ -166,9 +166,10 @@ class RunLine:
     tokens: int
     parameters: int
     seed: int
-    first_loss: float
-    """The loss of its first step, before it has learned anything."""
-    last_loss: float
+    first_loss: float | None
+    """The loss of its first step, before it has learned anything; null where the training was that of another run, of which
+    this one was made."""
+    last_loss: float | None
     checkpoint_sha256: str
 
 

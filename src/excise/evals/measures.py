@@ -326,7 +326,8 @@ def is_altered(path: Path) -> bool:
 
 def results_on_same_data(path: Path, subject: Subject) -> Results:
     """The results of another run, with losses on all sets that this one is measured on."""
-    results = read_results(results_file_of(path, None, subject.data))
+    elsewhere = results_file_of(path, None, subject.data)
+    results = read_results(elsewhere if elsewhere.exists() else RunDirectory(path).results_file)
     known = losses_in(results).sets
     if (
         results.provenance.evaluated_on_sha256 != subject.data.held_out_sha256

@@ -8,7 +8,7 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from excise.evals.figure import FigureResults, PaperClaim, RunLine, read_figure
+from excise.evals.figure import FigureResults, PaperClaim, RunLine, Table, read_figure
 from excise.files import write_whole
 from excise.report.charts import (
     NARROW,
@@ -49,6 +49,19 @@ GLOSSARY = {
     "Pipeline check only": "The model without a filter ended above 0.7 of its first loss. It learned too little for the figure "
     "to say anything about the method; it only shows that the steps work. Its claims are not counted.",
 }
+
+MEASURES = {
+    "Relative gradient norms": "How strongly a document would change each part of the model, as a share of the part's size. The "
+    "cosine says how much that change points where the domain's labelled training documents point.",
+    "Losses token by token": "Whether a loss rose on many tokens or on a few: broad means that the mean rose, that most tokens "
+    "rose, and that half of the rise is left without the tenth of tokens at either end.",
+    "Loss on each set": "Not calibrated.",
+    "Relearning": "An attacker fine-tunes the model without its module, or with a new one, on forget and retain documents. The "
+    "goal is the loss of the run trained with no filter. Not calibrated.",
+    "Forget loss with text in the context": "The loss at the beginning of forget documents after so many tokens of other forget "
+    "documents, and, as the control, of retain documents. Not calibrated.",
+}
+"""What tables of a run's measures show, by the beginning of their titles."""
 
 
 def read_figures(directory: Path) -> list[FigureResults]:
@@ -110,7 +123,7 @@ def _claims_in(figures: Iterable[FigureResults]) -> list[PaperClaim]:
 
 def _header(figures: Sequence[FigureResults]) -> str:
     runs = _distinct_runs(figures)
-    tokens = f"<li><b>{len(runs)}</b> runs, trained on {count(sum(run.tokens for run in runs))} tokens in all</li>"
+    tokens = f"<li><b>{len(runs)}</b> runs, trained on {count(_trained_on(runs))} tokens in all</li>"
     return f"""<header>
 <p class="brand">Excise</p>
 <h1>{_title(figures)}</h1>
@@ -119,6 +132,11 @@ def _header(figures: Sequence[FigureResults]) -> str:
 {join([*_tallies(figures), *([tokens] if runs else [])])}</ul>
 </header>
 """
+
+
+def _trained_on(runs: Iterable[RunLine]) -> int:
+    """Tokens of all runs; one that was made of another was not trained again."""
+    return sum(run.tokens for run in runs if run.first_loss is not None)
 
 
 def _distinct_runs(figures: Iterable[FigureResults]) -> list[RunLine]:
@@ -269,14 +287,13 @@ def _runs(runs: Sequence[RunLine]) -> str:
             [
                 str(run.seed),
                 *(f"{n:,}" for n in (run.parameters, run.steps, run.tokens)),
-                number(run.first_loss),
-                number(run.last_loss),
+                *("–" if loss is None else number(loss) for loss in (run.first_loss, run.last_loss)),
                 f"<code>{escape(run.checkpoint_sha256[:10])}</code>",
             ],
         )
         for run in runs
     )
-    all_runs = f"{len(runs)} runs, {_some(seeds, 'seed')}; {each} tokens each, {count(sum(tokens))} in all"
+    all_runs = f"{len(runs)} runs, {_some(seeds, 'seed')}; {each} tokens each, {count(_trained_on(runs))} in all"
     return f"""<p class="quiet">{all_runs if len(runs) > 1 else f"1 run of {each} tokens"}.</p>
 <details><summary>The runs</summary>
 {html_table(head, rows, "Runs behind this figure")}</details>
@@ -332,4 +349,6 @@ def _reading(figures: Sequence[FigureResults]) -> str:
         STAMP.capitalize(): not any(f.pipeline_check_only for f in figures),
     }
     words = {word: meaning for word, meaning in GLOSSARY.items() if not needless.get(word)}
+    titles = [panel.title for figure in figures for panel in figure.panels if isinstance(panel, Table)]
+    words |= {word: MEASURES[word] for word in MEASURES if any(title.startswith(word) for title in titles)}
     return f'<section>\n<h2>How to read this</h2>\n<dl class="words">\n{definitions(words)}</dl>\n</section>\n'

@@ -43,14 +43,17 @@ class EvaluatedRun:
     """Of metrics.jsonl."""
     results: Results
     losses: Losses
+    made: Mapping[str, Any]
+    """How it was made of another run, by unlearning or ablation; empty where it was trained."""
 
 
 def read_run(directory: Path) -> EvaluatedRun:
     files = RunDirectory(directory)
     config, results = files.config(), read_results(files.results_file)
-    unlearning = directory / "unlearning.json"
-    method = json.loads(unlearning.read_text())["method"] if unlearning.exists() else method_of(config)
-    return EvaluatedRun(results.provenance.run, method, config, files.metrics(), results, losses_in(results))
+    altered = {name: directory / f"{name}.json" for name in ("unlearning", "ablation")}
+    made = {name: json.loads(file.read_text()) for name, file in altered.items() if file.exists()}
+    method = made["unlearning"]["method"] if "unlearning" in made else method_of(config)
+    return EvaluatedRun(results.provenance.run, method, config, files.metrics(), results, losses_in(results), made)
 
 
 def method_of(config: RunConfig) -> str:
@@ -65,7 +68,7 @@ def runs_figure(directories: Sequence[Path]) -> FigureResults:
     lines = [_line(run) for run in runs]
     return FigureResults(
         name="runs",
-        title="Losses of the runs",
+        title="What was measured",
         section="",
         scale=None,
         caption="In square brackets: 95 % intervals over test documents. Stars mark the end of a training.",
@@ -73,24 +76,27 @@ def runs_figure(directories: Sequence[Path]) -> FigureResults:
         claims=(),
         runs=lines,
         pipeline_check_only=any(
-            run.method == NO_FILTER and line.last_loss > LEARNED * line.first_loss
+            run.method == NO_FILTER
+            and line.first_loss
+            and line.last_loss
+            and line.last_loss > LEARNED * line.first_loss
             for run, line in zip(runs, lines, strict=True)
         ),
-        configurations={run.name: to_dict(run.config) for run in runs},
+        configurations={run.name: {**to_dict(run.config), **run.made} for run in runs},
         samples=[sample for run in runs for sample in _samples(run)],
     )
 
 
 def _line(run: EvaluatedRun) -> RunLine:
-    of, logged = run.results.provenance, [record["loss"] for record in run.records if "loss" in record] or [0.0]
+    of, logged = run.results.provenance, [record["loss"] for record in run.records if "loss" in record]
     return RunLine(
         name=run.name,
         steps=of.step,
         tokens=of.tokens,
         parameters=of.parameters,
         seed=of.seed,
-        first_loss=logged[0],
-        last_loss=logged[-1],
+        first_loss=logged[0] if logged else None,
+        last_loss=logged[-1] if logged else None,
         checkpoint_sha256=of.checkpoint_sha256,
     )
 

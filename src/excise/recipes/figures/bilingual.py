@@ -166,7 +166,11 @@ def samples_of(run: FinishedRun) -> list[dict[str, str]]:
     """Openings in both languages, continued with and without the module."""
     language = {prompt: name for name, prompts in PROMPTS.items() for prompt in prompts}
     return [
-        {"language": language[one["prompt"]], "prompt": one["prompt"], **one["written"]}
+        {
+            "language": language[one["prompt"]],
+            "prompt": one["prompt"],
+            **{f"SGTM, {model}": text for model, text in one["written"].items()},
+        }
         for one in run.results.measures["samples"]
     ]
 
@@ -220,7 +224,8 @@ FIGURE_4A = Figure(
     name="figure-4a",
     title="Trade-off between forget and retain loss, 1 % undiscovered",
     section="4.2",
-    caption="Calibrated losses after ablation while each method trains, a point at equal intervals of its training.",
+    caption="Calibrated losses after ablation while each method trains, a point at equal intervals of its training; stars "
+    "are the ends. The upper left corner is the goal. Grey lines join equal shares of training.",
     runs=tradeoff_runs,
     draw=draw_tradeoff,
 )

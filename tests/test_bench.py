@@ -72,6 +72,11 @@ def test_a_busy_machine_does_not_change_a_ratio():
     assert other.against(plain, in_turns=False) == pytest.approx(15 / 2 / 1), "medians, where one went after the other"
 
 
+def test_set_up_is_what_the_first_steps_took_beyond_the_usual():
+    assert Variant(1, 9.0, None, [2.0, 1.0, 3.0], [9.0, 2.5, 2.5]).set_up == pytest.approx(8.0)
+    assert Variant(1, 1.0, None, [2.0], [1.0]).set_up == 0.0
+
+
 def test_the_reference_zeroes_the_gradients_of_all_heads_and_units_but_the_modules():
     transformers = pytest.importorskip("transformers")
     neo = transformers.GPTNeoConfig(

@@ -50,8 +50,9 @@ FORGET_UNITS = 64
 N_MICRO_BATCHES = 20
 """In an epoch of one label a micro-batch: as many as it takes for each label to have its share, a few more or less."""
 N_STEPS = 5
-"""Steps in any other epoch, and on a GPU between two looks at the clock: it is given its next step while it does the one
-before, as in training."""
+"""Steps in any other epoch."""
+IN_A_ROW = 20
+"""Steps between two looks at the clock on a GPU: it is given its next step while it does the one before, as in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,8 @@ class Timing:
     """The most that was taken of the GPU; null on a CPU."""
     first_step_seconds: float
     """With compilation, where there is any."""
+    set_up_seconds: float
+    """What the first steps took beyond the usual until all kinds of micro-batch were compiled and recorded."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,12 @@ class Variant:
     first: float
     memory: float | None
     seconds: list[float]
+    warm_up: Sequence[float] = ()
+    """Seconds of each step before those."""
+
+    @property
+    def set_up(self) -> float:
+        return max(0.0, sum(self.warm_up) - len(self.warm_up) * statistics.median(self.seconds))
 
     @property
     def per_token(self) -> float:
@@ -161,7 +170,8 @@ def bench(config: BenchConfig) -> BenchResults:
         share = 6 * parameters / per_token / peak
         milliseconds, ratio = 1000 * per_token * variant.n_tokens, variant.against(made[PLAIN], len(groups) == 1)
         rounds = [1000 * seconds for seconds in variant.seconds]
-        return Timing(name, 1 / per_token, milliseconds, rounds, ratio, share, variant.memory, variant.first)
+        first, set_up = variant.first, variant.set_up
+        return Timing(name, 1 / per_token, milliseconds, rounds, ratio, share, variant.memory, first, set_up)
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     timings = [timing(name, variant) for name, variant in made.items()]
@@ -182,14 +192,14 @@ def measured(kinds: Mapping[str, Callable[[], Stepper]], rounds: int, device: to
 
 
 def warmed_up(stepper: Stepper, device: torch.device) -> Variant:
-    """What the first steps tell: how long one takes to compile, and how much memory is held."""
+    """What the first steps tell: how long they take to compile, and how much memory is held."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    first, memory = timed(stepper.step, device), None
+    first, rest, memory = timed(stepper.step, device), [], None
     if device.type == "cuda":
-        timed(stepper.step, device, stepper.in_a_row)  # until all kinds of micro-batch are recorded
+        rest = [timed(stepper.step, device, stepper.in_a_row)] * stepper.in_a_row  # now all kinds are recorded
         memory = torch.cuda.max_memory_reserved(device) / 1e9
-    return Variant(stepper.n_tokens, first, memory, [])
+    return Variant(stepper.n_tokens, first, memory, [], [first, *rest])
 
 
 def timed(step: Callable[[], object], device: torch.device, in_a_row: int = 1) -> float:
@@ -276,7 +286,9 @@ def stepper(
         accumulate_passes(passes, next(batches))
         optimizer.step()
 
-    in_a_row = loader.steps_per_epoch if device.type == "cuda" or mixing != "rows" else 1
+    in_a_row = 1 if mixing == "rows" else loader.steps_per_epoch
+    if device.type == "cuda":
+        in_a_row = IN_A_ROW  # whole epochs of either
     return Stepper(step, loader.tokens_per_epoch / loader.steps_per_epoch, in_a_row)
 
 
@@ -321,7 +333,7 @@ def reference_stepper(config: BenchConfig, train: TrainConfig, device: torch.dev
         optimizer.zero_grad()
 
     n_tokens = sum(batch.n_predicted for batch in batches)
-    return Stepper(step, n_tokens, N_STEPS if device.type == "cuda" else 1)
+    return Stepper(step, n_tokens, IN_A_ROW if device.type == "cuda" else 1)
 
 
 def padded_batches(config: BenchConfig, n: int) -> list[Batch]:

@@ -36,7 +36,7 @@ def main(args: Sequence[str]) -> int:
         "ms": lambda timing: f"{timing.milliseconds:,.1f}",
         "to plain": lambda timing: f"{timing.ratio:.3f}",
         "of peak": lambda timing: f"{timing.matrix_share:.1%}",
-        "first, s": lambda timing: f"{timing.first_step_seconds:,.1f}",
+        "set-up, s": lambda timing: f"{timing.set_up_seconds:,.1f}",
     }
     if any(timing.memory_gb is not None for timing in results.timings):
         columns["GB"] = lambda timing: f"{timing.memory_gb:.1f}"
@@ -44,7 +44,7 @@ def main(args: Sequence[str]) -> int:
     title = (
         f"{results.config.size}, {results.parameters / 1e6:,.1f} M parameters, {results.precision}, {results.device}, "
         f"matrix peak {results.peak_tflops:,.2f} TFLOP/s; time of a step, its time per token against plain training, "
-        "the share of the matrix peak, and the time of the first step"
+        "the share of the matrix peak, and what the first steps took beyond that, with compilation where there is any"
     )
     console.print(table(title, list(columns), rows))
     if arguments.out:

@@ -127,11 +127,11 @@ class Variant:
     """What is known of a kind of step."""
 
     n_tokens: float
-    first: float
     memory: float | None
+    warm_up: Sequence[float]
+    """Seconds of each of the first steps."""
     seconds: list[float]
-    warm_up: Sequence[float] = ()
-    """Seconds of each step before those."""
+    """Of a step in each round after those."""
 
     @property
     def set_up(self) -> float:
@@ -170,7 +170,7 @@ def bench(config: BenchConfig) -> BenchResults:
         share = 6 * parameters / per_token / peak
         milliseconds, ratio = 1000 * per_token * variant.n_tokens, variant.against(made[PLAIN], len(groups) == 1)
         rounds = [1000 * seconds for seconds in variant.seconds]
-        first, set_up = variant.first, variant.set_up
+        first, set_up = variant.warm_up[0], variant.set_up
         return Timing(name, 1 / per_token, milliseconds, rounds, ratio, share, variant.memory, first, set_up)
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
@@ -195,11 +195,11 @@ def warmed_up(stepper: Stepper, device: torch.device) -> Variant:
     """What the first steps tell: how long they take to compile, and how much memory is held."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    first, rest, memory = timed(stepper.step, device), [], None
+    seconds, memory = [timed(stepper.step, device)], None
     if device.type == "cuda":
-        rest = [timed(stepper.step, device, stepper.in_a_row)] * stepper.in_a_row  # now all kinds are recorded
+        seconds += [timed(stepper.step, device, stepper.in_a_row)] * stepper.in_a_row  # now all kinds are recorded
         memory = torch.cuda.max_memory_reserved(device) / 1e9
-    return Variant(stepper.n_tokens, first, memory, [], [first, *rest])
+    return Variant(stepper.n_tokens, memory, seconds, [])
 
 
 def timed(step: Callable[[], object], device: torch.device, in_a_row: int = 1) -> float:

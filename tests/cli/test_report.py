@@ -79,6 +79,7 @@ def test_a_run_that_was_made_of_another_says_so_and_is_not_counted_as_training(r
     assert f"trained on {results_of(runs / 'no_filter')['provenance']['tokens']:,} tokens in all" in text
     assert "unlearning.method – rmu unlearning.steps – 7" in text
     assert re.search(r"rmu 0 [\d,]+ 4 [\d,]+ – –", text), "no losses of a training of its own"
+    assert "standard deviation over seeds" not in text, "nor another seed"
 
 
 def attack_of(rates, strongest, **changes):

@@ -241,7 +241,11 @@ def surface_of(directories: Sequence[Path], roc: Path | None = None) -> SurfaceO
     for directory in directories:
         config = RunDirectory(directory).config()
         data, method = config.data, {"none": "filter"}.get(config.routing.rule, "sgtm")
-        if not config.routing.rule.startswith(("sgtm", "none")) or data.labels != "simulated" or is_altered(directory):
+        if (
+            not config.routing.rule.startswith(("sgtm", "none"))
+            or data.labels != "simulated"
+            or RunDirectory(directory).alterations()
+        ):
             raise ValueError(f"{directory} is neither SGTM nor a filter on simulated labels; leave it out")
         # A ROC curve's rate is of all other documents, not only of those that are not labelled retain.
         rate = data.false_positive_rate * (1 - data.retain_share)
@@ -313,15 +317,11 @@ def check_standard(path: Path, measure: str) -> None:
     """Refuse a run that was not trained as anybody would."""
     config = RunDirectory(path).config()
     plain = config.routing.rule == "none" and config.routing.forget_weight == 1 and config.data.filter != "strict"
-    if not plain or config.data.false_positive_rate or is_altered(path):
+    if not plain or config.data.false_positive_rate or RunDirectory(path).alterations():
         raise ValueError(
             f"{path} is no standard run, which {measure} compares others with (rule none, forget_weight 1, no strict "
             "filter, no false positives, nothing ablated or unlearned)"
         )
-
-
-def is_altered(path: Path) -> bool:
-    return any((path / name).exists() for name in ("ablation.json", "unlearning.json"))
 
 
 def results_on_same_data(path: Path, subject: Subject) -> Results:

@@ -1,5 +1,6 @@
 """Measure a run: open it once, with its data, and take any of the measures of this package."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -175,7 +176,7 @@ class SeedSpreads:
 
 def seed_spreads(directories: Sequence[Path], step: int | None = None) -> list[SeedSpreads]:
     """Mean and deviation over seeds of the evaluated runs among these, for every configuration with several."""
-    groups: dict[tuple[RunConfig | bytes, ...], dict[tuple[int, int], Path]] = {}
+    groups: dict[tuple[RunConfig, str], dict[tuple[int, int], Path]] = {}
     for directory in directories:
         file, config = results_file_of(directory, step), RunDirectory(directory).config()
         if file.exists() and "losses" in read_results(file).measures:
@@ -184,11 +185,10 @@ def seed_spreads(directories: Sequence[Path], step: int | None = None) -> list[S
     return [_spread(list(group.values()), step) for group in groups.values() if len(group) > 1]
 
 
-def _but_for_seeds(directory: Path) -> tuple[RunConfig | bytes, ...]:
+def _but_for_seeds(directory: Path) -> tuple[RunConfig, str]:
     """What runs with several seeds have in common: their config, and what was done to them after training."""
-    config = override(RunDirectory(directory).config(), {"train.seed": 0, "data.seed": 0})
-    done = (directory / name for name in ("ablation.json", "unlearning.json"))
-    return config, *(file.read_bytes() if file.exists() else b"" for file in done)
+    files = RunDirectory(directory)
+    return override(files.config(), {"train.seed": 0, "data.seed": 0}), json.dumps(files.alterations())
 
 
 def _spread(directories: Sequence[Path], step: int | None) -> SeedSpreads:

@@ -50,7 +50,7 @@ GLOSSARY = {
     "to say anything about the method; it only shows that the steps work. Its claims are not counted.",
 }
 
-MEASURES = {
+MEASURE_WORDS = {
     "Relative gradient norms": "How strongly a document would change each part of the model, as a share of the part's size. The "
     "cosine says how much that change points where the domain's labelled training documents point.",
     "Losses token by token": "Whether a loss rose on many tokens or on a few: broad means that the mean rose, that most tokens "
@@ -350,5 +350,5 @@ def _reading(figures: Sequence[FigureResults]) -> str:
     }
     words = {word: meaning for word, meaning in GLOSSARY.items() if not needless.get(word)}
     titles = [panel.title for figure in figures for panel in figure.panels if isinstance(panel, Table)]
-    words |= {word: MEASURES[word] for word in MEASURES if any(title.startswith(word) for title in titles)}
+    words |= {word: of for word, of in MEASURE_WORDS.items() if any(title.startswith(word) for title in titles)}
     return f'<section>\n<h2>How to read this</h2>\n<dl class="words">\n{definitions(words)}</dl>\n</section>\n'

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from excise.config import to_dict
+from excise.config import override, to_dict
 from excise.evals.figure import Estimate, FigureResults, Panel, Plot, Point, RunLine, Series, Table
 from excise.evals.losses import STAGES, SetLosses
 from excise.evals.results import Losses, Results, losses_in, read_results
@@ -43,17 +43,16 @@ class EvaluatedRun:
     """Of metrics.jsonl."""
     results: Results
     losses: Losses
-    made: Mapping[str, Any]
-    """How it was made of another run, by unlearning or ablation; empty where it was trained."""
+    altered: Mapping[str, Any]
+    """How it was made of another run, by ablation or unlearning; empty where it was trained."""
 
 
 def read_run(directory: Path) -> EvaluatedRun:
     files = RunDirectory(directory)
     config, results = files.config(), read_results(files.results_file)
-    altered = {name: directory / f"{name}.json" for name in ("unlearning", "ablation")}
-    made = {name: json.loads(file.read_text()) for name, file in altered.items() if file.exists()}
-    method = made["unlearning"]["method"] if "unlearning" in made else method_of(config)
-    return EvaluatedRun(results.provenance.run, method, config, files.metrics(), results, losses_in(results), made)
+    altered = files.alterations()
+    method = altered["unlearning"]["method"] if "unlearning" in altered else method_of(config)
+    return EvaluatedRun(results.provenance.run, method, config, files.metrics(), results, losses_in(results), altered)
 
 
 def method_of(config: RunConfig) -> str:
@@ -82,7 +81,7 @@ def runs_figure(directories: Sequence[Path]) -> FigureResults:
             and line.last_loss > LEARNED * line.first_loss
             for run, line in zip(runs, lines, strict=True)
         ),
-        configurations={run.name: {**to_dict(run.config), **run.made} for run in runs},
+        configurations={run.name: {**to_dict(run.config), **run.altered} for run in runs},
         samples=[sample for run in runs for sample in _samples(run)],
     )
 
@@ -148,9 +147,8 @@ def _over_seeds(runs: Sequence[EvaluatedRun]) -> list[Panel]:
     """Mean and standard deviation over runs that differ only in their seeds."""
     groups: dict[str, list[EvaluatedRun]] = {}
     for run in runs:
-        config = to_dict(run.config)
-        config["train"]["seed"] = config["data"]["seed"] = 0
-        groups.setdefault(f"{run.method}{json.dumps(config)}", []).append(run)
+        config = override(run.config, {"train.seed": 0, "data.seed": 0})
+        groups.setdefault(json.dumps([to_dict(config), run.altered]), []).append(run)
     rows = [
         [", ".join(run.name for run in group), name, *(_mean(group, name, stage) for stage in STAGES)]
         for group in groups.values()

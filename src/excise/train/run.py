@@ -6,6 +6,7 @@ data.json              digests of the data and the tokenizer that it is trained 
 metrics.jsonl          a line per logged step
 checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
 ablation.json          in a release: what became of its modules
+unlearning.json        in a run that has unlearned: how
 results.json           written last of all
 """
 
@@ -147,6 +148,11 @@ class RunDirectory:
 
     def config(self) -> RunConfig:
         return configs.load(RunConfig, self.config_file)
+
+    def alterations(self) -> dict[str, Any]:
+        """How the run was made of another, by ablation or unlearning; nothing where it was trained."""
+        files = {name: self.path / f"{name}.json" for name in ("ablation", "unlearning")}
+        return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
 
     def digests(self) -> DataDigests:
         return configs.load(DataDigests, self.data_file)

@@ -92,15 +92,20 @@ def plan(
 
 def needs(run: PlannedRun) -> list[PlannedRun]:
     """The runs that must be done before this one, with their losses."""
-    configs = [config for attack in run.attacks for config in (attack.baseline, attack.match) if config]
-    needed = [*(PlannedRun(config=config, measures=ALWAYS) for config in configs), *needs_weights(run)]
-    return [one for one in needed if name_of(one) != name_of(run)]
+    return [
+        *_others(run, [config for attack in run.attacks for config in (attack.baseline, attack.match)]),
+        *needs_weights(run),
+    ]
 
 
 def needs_weights(run: PlannedRun) -> list[PlannedRun]:
     """Of these, the runs whose checkpoints are read; of the others the results are enough."""
-    configs = [run.against, run.config if run.unlearning else None]
-    return [PlannedRun(config=config, measures=ALWAYS) for config in configs if config is not None]
+    return _others(run, [run.against, run.config if run.unlearning else None])
+
+
+def _others(run: PlannedRun, configs: Sequence[RunConfig | None]) -> list[PlannedRun]:
+    needed = [PlannedRun(config=config, measures=ALWAYS) for config in configs if config is not None]
+    return [one for one in needed if name_of(one) != name_of(run)]
 
 
 def merge(one: PlannedRun, other: PlannedRun) -> PlannedRun:

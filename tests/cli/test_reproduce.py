@@ -5,7 +5,7 @@ import json
 import pytest
 
 from excise.cli.main import main
-from excise.cli.reproduce import duration
+from excise.cli.reproduce import ReproduceArguments, duration, settings
 from excise.recipes import reproduce as module
 from tests.recipes.test_reproduce import NO_FILTER, PlannedRun, figure, table, tiny
 
@@ -51,6 +51,11 @@ def test_bad_input_costs_one_sentence(args, told, tmp_path, capsys):
     assert main(["reproduce", *args, "--directory", str(tmp_path / "out")]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_called_as_built_in_data_is_meant():
+    sources, _ = settings(ReproduceArguments(topics="topics", bilingual="data/fiction"))
+    assert (sources.topics, sources.bilingual) == ("./topics", "data/fiction")
 
 
 def test_durations_are_short():

@@ -35,8 +35,10 @@ from excise.recipes.figures.frontier import (
     frontier_claim,
     place_of,
 )
+from excise.recipes.figures.frontier_attacks import left_under_attack, sums_under_attack
 from excise.recipes.figures.plan import name_of, plan
 from excise.recipes.figures.planned import FinishedRun, PlannedRun, Sources
+from excise.recipes.figures.topics_attacks import Relearned
 from excise.recipes.reproduce import draw, reproduce
 from excise.train.schedule import steps
 from excise.train.step import loss_weights
@@ -344,6 +346,18 @@ def test_a_claim_needs_recovery_retain_loss_and_knowledge_before_ablation(recove
     assert (claim.ours is None) == (retain > 1.5 or gap > 0)
 
 
+def test_a_claim_shows_the_configuration_that_its_intervals_decide():
+    unsure = Place(Estimate(0.99), Estimate(1.3, -0.3, 2.9), Estimate(4.0), Estimate(-1.0))
+    sure = Place(Estimate(0.87), Estimate(0.4, -0.3, 1.1), Estimate(4.0), Estimate(-1.0))
+    claim = frontier_claim({"a": unsure, "b": sure}, 0.75, 1.5, "equal steps")
+    assert (claim.holds, claim.ours) == (True, sure.recovered)
+    assert claim.why.startswith("b, the best")
+    assert claim.why.endswith("by their intervals")
+    claim = frontier_claim({"a": unsure}, 0.75, 1.5, "equal steps")
+    assert (claim.holds, claim.ours) == (None, unsure.recovered)
+    assert [place.is_near() for place in (unsure, Place(*map(Estimate, (0.9, 6.0, 4.0, -1.0))))] == [True, False]
+
+
 def test_one_configuration_is_enough_and_intervals_may_leave_it_open():
     assert [any_of(of) for of in ([False, True, None], [False, None], [False], [])] == [True, None, False, None]
     unsure = Place(Estimate(0.8, 0.7, 0.9), Estimate(1.0), Estimate(4.0), Estimate(-1.0))
@@ -418,6 +432,16 @@ def relearning_of(lowest):
         for key, run in runs.items()
     }
     return FIGURES["frontier-relearning"].draw(groups, "smoke")
+
+
+def test_what_is_left_under_attack_counts_the_steps_that_all_attacks_have_come_to():
+    def attack(*losses):
+        return Relearned([(10 * i, {DOMAIN: loss}) for i, loss in enumerate(losses)], 0, False, 0.0, 0.0, False)
+
+    ours, data, perfect = attack(9, 6, 4.5, 4), attack(4, 4, 4, 4), attack(9, 8, 5)
+    assert sums_under_attack([ours, data, perfect]) == [10.5, 8, 13]
+    claim = left_under_attack("ours", [ours], [data], [perfect])
+    assert (claim.ours.value, claim.holds) == (0.5, False)
 
 
 def test_what_is_left_under_attack_is_on_the_way_from_the_data_filter_to_the_perfect_one():

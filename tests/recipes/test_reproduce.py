@@ -24,7 +24,7 @@ from excise.recipes import reproduce as module
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.bilingual_runs import DOMAIN, gradient_routing, parameters_of, setup, sgtm, standard
 from excise.recipes.figures.costs import tokens_of
-from excise.recipes.figures.curves import share_of_training, smallest_lead
+from excise.recipes.figures.curves import leads, share_of_training
 from excise.recipes.figures.estimates import claim_all_above, every, is_above, is_below, over_seeds
 from excise.recipes.figures.measured import ALL_MEASURES, updates
 from excise.recipes.figures.plan import choose, name_of, plan
@@ -489,11 +489,11 @@ def test_intervals_over_seeds_are_students():
     assert over_seeds([1.0], 0.1) == Estimate(1.0, 1 - 0.196, 1 + 0.196)
 
 
-def test_a_lead_is_the_smallest_at_equal_retain_loss():
+def test_a_lead_is_at_equal_retain_loss():
     better, worse = [(0.5, 6.0, 8.0), (1.0, 4.0, 8.0)], [(0.5, 5.0, 7.0), (1.0, 3.0, 5.0)]
-    assert smallest_lead(better, worse) == 1.0, "at a retain loss of 5"
-    assert smallest_lead(worse, better) == -2.0, "at a retain loss of 4"
-    assert smallest_lead(better, [(1.0, 3.0, 5.0)]) is None
+    assert leads(better, worse) == [2.0, 1.0], "at retain losses of 4 and 5"
+    assert leads(worse, better) == [-2.0, -1.0]
+    assert leads(better, [(1.0, 3.0, 5.0)]) == []
     assert share_of_training(worse, 4.0) == 0.75
     assert share_of_training(worse, 2.0) == 1.0
 

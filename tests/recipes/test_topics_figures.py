@@ -156,7 +156,7 @@ def test_figure_1_has_leads_and_compute_that_can_be_checked_by_hand():
     ] * 3
     assert [series.method for series in adjacent.series] == ["sgtm", "weak_filter", "strict_filter", "no_filter"]
     assert all(series.star for series in adjacent.series)
-    lead = claim_of(made, "better trade-off than the weak filter on general")
+    lead = claim_of(made, "SGTM has a better trade-off than the weak filter on general")
     assert lead.ours.value == pytest.approx((1.0 - 0.1) - (0.5 + 0.05)), "forget less general loss, of slope 1 both"
     assert lead.holds
     penalty = claim_of(made, "costs little compute")
@@ -164,6 +164,21 @@ def test_figure_1_has_leads_and_compute_that_can_be_checked_by_hand():
     assert penalty.holds
     assert claim_of(made, "between those").ours.value == pytest.approx(0.1)
     assert [claim.holds for claim in made.claims].count(False) == 0
+
+
+def test_a_method_that_leads_late_leads_at_the_end_and_not_everywhere():
+    def late_run(key, planned):
+        def at(share):
+            retain = 7 - 2 * share
+            return {"general": retain, "adjacent": retain, "biology": retain + (key == "sgtm") * (share - 0.5)}
+
+        return finished(planned, at(1), [(share, at(share)) for share in (0.25, 0.5, 0.75, 1.0)])
+
+    made = drawn("figure-1", late_run)
+    everywhere = claim_of(made, "SGTM has a better trade-off than the weak filter on general")
+    at_end = claim_of(made, "SGTM at the end has a better trade-off than the weak filter on general")
+    assert (everywhere.ours.value, everywhere.holds) == (-0.25, False)
+    assert (at_end.ours.value, at_end.holds) == (0.5, True)
 
 
 def test_a_run_better_than_no_filter_has_no_penalty_on_its_curve():

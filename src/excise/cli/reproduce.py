@@ -93,11 +93,14 @@ def main(args: Sequence[str]) -> int:
 
 def settings(arguments: ReproduceArguments) -> "tuple[Sources, Shorten]":
     """Where the data are, and what a search has found about runs."""
+    from excise.data.sources import EMBEDDED
     from excise.recipes.figures.planned import Sources
     from excise.recipes.search import at_searched_rates
 
     names = ("bilingual", "topics", "bilingual_sizes", "topics_sizes")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
+    # A folder may be called as built-in data are.
+    given = {name: os.path.join(os.curdir, path) if path in EMBEDDED else path for name, path in given.items()}
     adapt = at_searched_rates(arguments.rates, arguments.scale) if arguments.rates else lambda config: config
     return Sources(**given), adapt
 

@@ -52,34 +52,34 @@ def equal_share_lines(groups: Mapping[str, Group], sets: Sets) -> list[Series]:
     ]
 
 
-def smallest_lead(curve: Curve, other: Curve) -> float | None:
-    """The least by which a curve's forget loss is above another's at the same retain loss, at all points of either
-    curve where both have been; None where there is none."""
+def leads(curve: Curve, other: Curve) -> list[float]:
+    """By how much a curve's forget loss is above another's at the same retain loss, at all points of either curve where
+    both have been, from the lowest retain loss on."""
     (mine, mine_forget), (theirs, theirs_forget) = (
         [np.array([p[i] for p in c]) for i in (1, 2)] for c in (curve, other)
     )
-    at = np.concatenate([mine, theirs])
+    at = np.sort(np.concatenate([mine, theirs]))
     at = at[(at >= max(mine.min(), theirs.min())) & (at <= min(mine.max(), theirs.max()))]
-    if not len(at):
-        return None
 
     def forget_at(retain: Any, forget: Any) -> Any:
         order = np.argsort(retain)
         return np.interp(at, retain[order], forget[order])
 
-    return float((forget_at(mine, mine_forget) - forget_at(theirs, theirs_forget)).min())
+    return (forget_at(mine, mine_forget) - forget_at(theirs, theirs_forget)).tolist()  # type: ignore[no-any-return]
 
 
-def lead_claim(text: str, paper: str, group: Group, other: Group, sets: Sets) -> PaperClaim:
-    """A claim that a method forgets more at any retain loss."""
+def lead_claim(text: str, paper: str, group: Group, other: Group, sets: Sets, *, at_end: bool = False) -> PaperClaim:
+    """A claim that a method forgets more at any retain loss, or at the lowest that both methods have come to."""
     curves = [[curve_of(run, sets) for run in one] for one in (group, other)]
-    leads = [smallest_lead(mine, theirs) for mine, theirs in zip(*curves, strict=True)]
-    known = [lead for lead in leads if lead is not None]
-    why = "the smallest difference of forget losses at equal retain loss, where both curves have been"
-    if len(known) < len(leads):
+    of_seeds = [leads(mine, theirs) for mine, theirs in zip(*curves, strict=True)]
+    if not all(of_seeds):
         return PaperClaim(text, paper, None, LOSS, None, "the curves have no retain loss in common")
     errors = [document_error(one[0].losses.sets[sets[1]], "calibrated") for one in (group, other)]
-    estimate = over_seeds(known, math.hypot(*errors))
+    estimate = over_seeds([lead[0] if at_end else min(lead) for lead in of_seeds], math.hypot(*errors))
+    if at_end:
+        why = "the difference of forget losses at the lowest retain loss that both curves have come to"
+    else:
+        why = "the smallest difference of forget losses at equal retain loss, where both curves have been"
     return PaperClaim(text, paper, estimate, LOSS, is_above(estimate), why)
 
 

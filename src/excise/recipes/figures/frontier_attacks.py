@@ -69,15 +69,22 @@ def less_relearned(label: str, ours: Attacks, data_filter: Attacks) -> PaperClai
 
 
 def left_under_attack(label: str, ours: Attacks, data_filter: Attacks, perfect_filter: Attacks) -> PaperClaim:
-    """A claim that an attack leaves most of the way from the data filter to the perfect filter."""
+    """A claim that an attack leaves most of the way from the data filter to the perfect filter, over all its steps: in the
+    end an attacker has everything back from any model, and that way is none."""
     text = f"{label}: of the perfect filter's forgetting {LEAST[0]:g} is left under attack"
-    why = f"of the way from the data filter's lowest loss to the perfect filter's; holds above {LEAST[0]:g}"
-    lowest = [[one.lowest_loss for one in of] for of in (ours, data_filter, perfect_filter)]
-    if any(perfect <= data for _, data, perfect in zip(*lowest, strict=True)):
+    why = f"sums of Spanish losses after the start, less the data filter's; holds above {LEAST[0]:g}"
+    sums = [sums_under_attack(of) for of in zip(ours, data_filter, perfect_filter, strict=True)]
+    if any(perfect <= data for _, data, perfect in sums):
         return PaperClaim(text, NOT_IN_PAPER, None, "recovered", None, "the perfect filter's model relearned as much")
-    share = over_seeds([(mine - data) / (perfect - data) for mine, data, perfect in zip(*lowest, strict=True)])
+    share = over_seeds([(mine - data) / (perfect - data) for mine, data, perfect in sums])
     why += edge_told(ours, data_filter, perfect_filter)
     return PaperClaim(text, NOT_IN_PAPER, share, "recovered", is_above(share, LEAST[0]), why)
+
+
+def sums_under_attack(attacks: Attacks) -> list[float]:
+    """Of each attack, the sum of forget losses at the evaluated steps after the start that all of them have come to."""
+    n = min(len(one.losses) for one in attacks)
+    return [sum(losses[DOMAIN] for _, losses in one.losses[1:n]) for one in attacks]
 
 
 FIGURES = (

@@ -74,18 +74,15 @@ def tradeoff_plots(
 
 
 def lead_claims(of: Mapping[str, Group], domain: str, figure: str, others: Sequence[str]) -> list[PaperClaim]:
-    """SGTM leads at equal general loss and at equal adjacent loss."""
-    return [
-        lead_claim(
-            f"SGTM has a better trade-off than the {LABELS[other].lower()} on {name} knowledge",
-            f"higher forget loss at any retain loss ({figure})",
-            of["sgtm"],
-            of[other],
-            (name, domain),
-        )
-        for name in (GENERAL, ADJACENT)
-        for other in others
-    ]
+    """SGTM leads at equal general loss and at equal adjacent loss, all along the curves and at their ends."""
+    paper = f"higher forget loss at any retain loss ({figure})"
+
+    def leads(name: str, other: str, at_end: bool) -> PaperClaim:
+        when = "at the end has" if at_end else "has"
+        text = f"SGTM {when} a better trade-off than the {LABELS[other].lower()} on {name} knowledge"
+        return lead_claim(text, paper, of["sgtm"], of[other], (name, domain), at_end=at_end)
+
+    return [leads(name, other, at_end) for at_end in (False, True) for name in (GENERAL, ADJACENT) for other in others]
 
 
 def end_claims(of: Mapping[str, Group], domain: str, section: str) -> list[PaperClaim]:

@@ -16,6 +16,7 @@ from excise.bench import (
     SINGLE,
     SINGLE_LABELS,
     SINGLE_QUARTERS,
+    VECTORS,
     BenchConfig,
     Variant,
     bench,
@@ -38,7 +39,7 @@ def test_every_kind_of_step_is_timed_against_plain_training():
     pytest.importorskip("transformers")
     results = bench(BenchConfig(rounds=3, precision="float32", reference=True))
     timings = {timing.name: timing for timing in results.timings}
-    ours = {PLAIN, MIXED, SINGLE, *SINGLE_LABELS, PLAIN_QUARTERS, SINGLE_QUARTERS}
+    ours = {PLAIN, MIXED, VECTORS, SINGLE, *SINGLE_LABELS, PLAIN_QUARTERS, SINGLE_QUARTERS}
     assert set(timings) == {*ours, REFERENCE}
     assert timings[PLAIN].ratio == 1
     for timing in timings.values():

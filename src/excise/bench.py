@@ -9,7 +9,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -42,11 +42,15 @@ SIZES: Mapping[str, tuple[GPTConfig, int]] = {
 BILINGUAL_MIX, WIKIPEDIA_MIX = (0.29, 0.10, 0.61), (0.86, 0.10, 0.04)
 """Shares of unlabeled, retain and forget data in the paper's runs."""
 PLAIN, MIXED, SINGLE = "plain training", "SGTM, mixed rows", "SGTM, one label a micro-batch"
+VECTORS = "mixed rows, token vectors"
+"""With embeddings and norms that forget data cannot update: what had the best trade-off."""
 SINGLE_LABELS = ("unlabeled micro-batch", "retain micro-batch", "forget micro-batch")
 PLAIN_QUARTERS, SINGLE_QUARTERS = "plain, in quarters", "SGTM, one label a quarter"
 """Steps of as many tokens in four micro-batches."""
 REFERENCE = "reference"
 FORGET_UNITS = 64
+TOKENS_SHARE = 0.05
+"""Of the vocabulary, tokens that the module has vectors for."""
 N_MICRO_BATCHES = 20
 """In an epoch of one label a micro-batch: as many as it takes for each label to have its share, a few more or less."""
 N_STEPS = 5
@@ -245,7 +249,9 @@ def variants(config: BenchConfig, train: TrainConfig, device: torch.device) -> d
         return lambda: stepper(config, train, device, routing, mix, n, mixing)
 
     single = in_whole_micro_batches(mix)
-    made = {PLAIN: ours(plain, mix), MIXED: ours(routing, mix), SINGLE: ours(routing, single, 1, "micro_batches")}
+    vectors = replace(routing, embeddings="retain", norms="retain", forget_tokens=0.9)
+    made = {PLAIN: ours(plain, mix), MIXED: ours(routing, mix), VECTORS: ours(vectors, mix)}
+    made[SINGLE] = ours(routing, single, 1, "micro_batches")
     for i, name in enumerate(SINGLE_LABELS):
         made[name] = ours(routing, [float(i == label) for label in range(3)])
     if n_rows(config) % 4 == 0:
@@ -266,7 +272,8 @@ def stepper(
 ) -> Stepper:
     """A whole training step of ours on packed rows, which are read while the steps before are done."""
     size, _ = SIZES[config.size]
-    parts = partition(routing, n_layers=size.n_layers, n_heads=size.n_heads, d_mlp=size.d_mlp)
+    tokens = {"forget": range(int(TOKENS_SHARE * size.vocabulary_size))} if routing.forget_tokens else None
+    parts = partition(routing, n_layers=size.n_layers, n_heads=size.n_heads, d_mlp=size.d_mlp, tokens=tokens)
     model = GPT(size, parts).to(device)
     if compiles(config, device):
         compile_blocks(model)

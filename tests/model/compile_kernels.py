@@ -8,9 +8,10 @@ from excise.model import attention_kernels
 from excise.routing import head_kernels
 
 TYPES = {
-    **dict.fromkeys(("qkv", "out", "dout", "dqkv", "logits", "hidden", "head", "bias", "gradients"), "*bf16"),
+    **dict.fromkeys(("qkv", "out", "dout", "dqkv", "logits", "hidden", "head", "bias", "gradients", "added"), "*bf16"),
     **dict.fromkeys(("lse", "lses", "deltas", "losses"), "*fp32"),
-    **dict.fromkeys(("firsts", "lasts"), "*i32"),
+    **dict.fromkeys(("firsts", "lasts", "columns"), "*i32"),
+    "seen": "*u8",
     "targets": "*i64",
     **dict.fromkeys(("T", "V", "W"), "i32"),
 }
@@ -35,8 +36,11 @@ if __name__ == "__main__":
     compile_attention(4)
     compile_attention(32)
     compile_kernel(head_kernels._in_place, TYPES, {"num_warps": 8}, TILE=4096)
-    rows, types = {"D": 128, "P": 128, "ROWS": 128}, {**TYPES, "N": "i32"}
-    for bias in ("*bf16", "*fp32"):  # training casts it, evaluation does not
+    sizes, types = {"D": 128, "P": 128, "ROWS": 128}, {**TYPES, "N": "i32"}
+    plain, gated = {"G": 0, "C": 0}, {"G": 2200, "C": 2}
+    for bias, gates in (("*bf16", plain), ("*fp32", plain), ("*bf16", gated)):  # training casts it, evaluation does not
         options = {"num_warps": 8, "num_stages": 2}
-        compile_kernel(head_kernels._narrow_losses, {**types, "bias": bias}, options, **rows, TILE=128)
-    compile_kernel(head_kernels._narrow_gradients, types, {"num_warps": 4, "num_stages": 4}, **rows, TILE=64, TILES=16)
+        compile_kernel(head_kernels._narrow_losses, {**types, "bias": bias}, options, **sizes, **gates, TILE=128)
+    for gates in (plain, gated):
+        options = {"num_warps": 4, "num_stages": 4}
+        compile_kernel(head_kernels._narrow_gradients, types, options, **sizes, **gates, TILE=64, TILES=16)

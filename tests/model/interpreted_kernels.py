@@ -54,6 +54,31 @@ def test_the_kernels_of_the_head_are_cross_entropy(narrow, monkeypatch):
     assert not gradient[:, V:].any()
 
 
+@pytest.mark.parametrize("tokens", [(slice(0, 40), slice(40, 170)), (slice(3, 90),), (slice(0, 690),)])
+def test_a_narrow_head_with_vectors_that_some_rows_see_is_cross_entropy(tokens, monkeypatch):
+    """Of one module and of two; tokens before the first have none, and tiles are met whole and in part."""
+    monkeypatch.setattr(head_kernels, "is_narrow", lambda *_: True)
+    monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
+    generator, (N, V, W, D) = torch.Generator().manual_seed(0), (150, 700, 704, 24)
+    hidden, table, bias = (torch.randn(shape, generator=generator) for shape in ((N, D), (W, D), (W,)))
+    bias[V:] = torch.finfo(torch.bfloat16).min / 2
+    targets = torch.randint(0, V, (N,), generator=generator)
+    gated = [
+        head.AddedRows(at, torch.randn(at.stop - at.start, D, generator=generator), torch.rand(N, 1) < 0.5)
+        for at in tokens
+    ]
+    logits = hidden @ table[:V].T + bias[:V]
+    for of in gated:
+        logits[:, of.tokens] += ~of.hidden * (hidden @ of.weight.T)
+    logits.requires_grad_()
+    expected = cross_entropy(logits, targets, reduction="none")
+    losses, gates = torch.empty(N), head._gates(gated, hidden)
+    gradient = head_kernels.losses_and_gradients(hidden, table, bias, targets, V, losses, gates)
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradient[:, :V], torch.autograd.grad(expected.sum(), logits)[0], rtol=1e-4, atol=1e-6)
+    assert not gradient[:, V:].any()
+
+
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_losses_without_gradient_are_cross_entropy(has_bias, monkeypatch):
     monkeypatch.setattr(head, "_has_narrow_kernels", lambda *_: True)

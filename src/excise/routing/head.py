@@ -138,8 +138,9 @@ def _losses_and_gradients(
 ) -> Tensor:
     """The loss of each row, written to `losses`, and the gradient of its logits; the gated vectors only some rows see."""
     has_kernels = HAS_KERNELS and hidden.is_cuda and hidden.dtype in HALVES
-    if has_kernels and not gated:
-        return head_kernels.losses_and_gradients(hidden.contiguous(), head, bias, targets, n_tokens, losses)
+    if has_kernels and (not gated or (bias is not None and _has_narrow_kernels(hidden, hidden.dtype))):
+        gates = _gates(gated, hidden) if gated else None
+        return head_kernels.losses_and_gradients(hidden.contiguous(), head, bias, targets, n_tokens, losses, gates)
     logits = nn.functional.linear(hidden, head, bias)
     for rows in gated:
         logits[:, rows.tokens] += hide(hidden, rows.hidden) @ rows.weight.to(hidden.dtype).T
@@ -149,6 +150,18 @@ def _losses_and_gradients(
     p, t = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), targets.unsqueeze(-1)
     losses.copy_(-p.gather(-1, t).squeeze(-1).clamp_min(SMALLEST).log())
     return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype)).to(logits.dtype)
+
+
+def _gates(gated: Sequence[AddedRows], hidden: Tensor) -> "head_kernels.Gates":
+    """The same for the kernels of a narrow head; a token that no gated vector belongs to has a column that no row sees."""
+    end = max(of.tokens.stop for of in gated)
+    added = hidden.new_zeros(end, hidden.shape[-1])
+    columns = torch.zeros(end, dtype=torch.int32, device=hidden.device)
+    seen = torch.zeros(len(hidden), 1 + len(gated), dtype=torch.uint8, device=hidden.device)
+    for column, of in enumerate(gated, start=1):
+        added[of.tokens], columns[of.tokens] = of.weight.to(hidden.dtype), column
+        seen[:, column : column + 1] = ~of.hidden
+    return head_kernels.Gates(added, columns, seen)
 
 
 def _with_ones(hidden: Tensor, weights: Tensor) -> Tensor:

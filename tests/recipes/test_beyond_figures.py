@@ -110,7 +110,12 @@ def test_figures_about_one_option_change_nothing_else(scale):
                 yield f"{where}{name}"
 
     allowed = {
-        "mixed-batches": {"batch.label_mixing", "batch.rows_per_micro_batch", "train.evaluations"},
+        "mixed-batches": {
+            "batch.label_mixing",
+            "batch.rows_per_micro_batch",
+            "train.evaluations",
+            "train.paper_faithful_optimizer",
+        },
         "forget-weight": {"routing.forget_weight"},
         "embeddings": {"routing.embeddings", "routing.norms"},
     }
@@ -254,9 +259,11 @@ def holds(made):
 def test_mixing_is_judged_at_the_end_and_at_equal_retain_loss():
     losses = {"no_filter": {RETAIN: 5.0, DOMAIN: 5.0}, "rows": {RETAIN: 5.0, DOMAIN: 8.0}}
     better = {**losses, "micro_batches": {RETAIN: 5.01, DOMAIN: 8.0}, "steps": {RETAIN: 5.4, DOMAIN: 8.2}}
-    assert holds(drawn("mixed-batches", better)) == [True, True, True]
+    better["zeros"] = {RETAIN: 5.5, DOMAIN: 8.2}
+    assert holds(drawn("mixed-batches", better)) == [True, True, True, True]
     worse = {**losses, "micro_batches": {RETAIN: 5.4, DOMAIN: 8.0}, "steps": {RETAIN: 4.6, DOMAIN: 8.2}}
-    assert holds(drawn("mixed-batches", worse)) == [False, False, False]
+    worse["zeros"] = {RETAIN: 4.5, DOMAIN: 8.2}
+    assert holds(drawn("mixed-batches", worse)) == [False, False, False, False]
 
 
 def test_the_weight_is_a_dial():

@@ -19,7 +19,7 @@ from excise.recipes.figures.bilingual_runs import parameters_of
 from excise.recipes.figures.plan import name_of, plan
 from excise.recipes.figures.planned import FinishedRun, Sources
 from excise.recipes.figures.topics import VARIANTS, penalty_on_curve
-from excise.recipes.figures.topics_attacks import Relearned, lead_steps
+from excise.recipes.figures.topics_attacks import Relearned, brittle_claim, lead_steps
 from excise.recipes.figures.topics_runs import ATTACKS, LARGEST_STEPS, SIZES, STEPS, setup, variant
 from excise.recipes.reproduce import draw, reproduce
 
@@ -161,7 +161,8 @@ def test_figure_1_has_leads_and_compute_that_can_be_checked_by_hand():
     assert lead.holds
     penalty = claim_of(made, "costs little compute")
     assert penalty.ours.value == pytest.approx(100 * 0.1 / 2), "a loss 0.1 higher, of 2 in the whole training"
-    assert penalty.holds
+    assert penalty.holds is None, "a lower bound below the limit"
+    assert penalty.unit.endswith("at least")
     assert claim_of(made, "between those").ours.value == pytest.approx(0.1)
     assert [claim.holds for claim in made.claims].count(False) == 0
 
@@ -188,8 +189,17 @@ def test_a_run_better_than_no_filter_has_no_penalty_on_its_curve():
     assert found == Estimate(0.0)
 
 
+@pytest.mark.parametrize(("cost", "holds"), [(-0.1, None), (0.1, None), (0.3, False)])
+def test_a_lower_bound_of_the_penalty_refutes_and_never_confirms(cost, holds, monkeypatch):
+    monkeypatch.setitem(COSTS, "sgtm", cost)
+    penalty = claim_of(drawn("figure-1", tradeoff_run), "costs little compute")
+    assert (penalty.ours.value, penalty.holds) == (pytest.approx(100 * max(0, cost) / 2), holds)
+
+
 def test_military_has_its_own_runs_and_claims():
     made = drawn("figure-13", lambda key, planned: tradeoff_run(key, planned, "military"))
+    assert claim_of(made, "higher general loss").paper == "ends with higher retain loss (appendix H)"
+    assert "either filtering strategy" in claim_of(made, "than both filters").paper
     assert {run.config.routing.domains for run in planned_of("figure-13").values()} == {("military",)}
     assert all(claim.holds for claim in made.claims)
 
@@ -213,16 +223,91 @@ def test_token_vectors_stand_beside_the_runs_of_figure_1(scale):
     assert len({series.method for series in made.panels[0].series}) == len(planned)
 
 
-def test_figure_7_compares_sgtm_with_every_variant():
+def test_figure_7_compares_sgtm_with_every_variant_on_general_and_adjacent_knowledge():
     made = drawn("figure-7", tradeoff_run)
     leads = [claim for claim in made.claims if claim.text.startswith("SGTM has a better trade-off")]
-    assert len(leads) == len(VARIANTS)
-    assert [claim.ours.value for claim in leads] == pytest.approx([(1.0 - 0.1) - (0.1 - 0.3)] * len(VARIANTS))
-    late = claim_of(made, "Gradient Routing ends at the general loss")
-    assert late.ours.value == pytest.approx(100 * (1 - (0.3 + 0.05) / 2))
-    assert late.holds is False
+    assert len(leads) == 2 * len(VARIANTS)
+    values = [(1.0 - 0.1) - (0.1 - 0.3), (1.0 - 0.2) - 0.1]
+    assert [claim.ours.value for claim in leads] == pytest.approx(values * len(VARIANTS)), "general, adjacent"
+    appendix_c = [claim.text for claim in leads if "appendix C" in claim.paper]
+    assert len(appendix_c) == 4
+    assert all("down-projection" in text or "embeddings" in text for text in appendix_c), "not in the paper's figure"
     looks = [(series.method, series.label) for series in made.panels[0].series]
     assert len(set(looks)) == len(VARIANTS) + 4
+
+
+def test_gradient_routing_ends_where_the_weak_filter_was_in_retain_and_forget_loss():
+    made = drawn("figure-7", tradeoff_run)
+    whens = {"general": 1 - (0.3 + 0.05) / 2, "adjacent": 1.0, "biology": 1.0}
+    for name, when in whens.items():
+        claim = claim_of(made, f"Gradient Routing ends at the {name} loss")
+        assert (claim.ours.value, claim.holds) == (pytest.approx(100 * when), False)
+
+
+ON_THE_SAME_CURVE = {
+    "no_filter": (0.0, 0.0),
+    "weak_filter": (0.0, 0.4),
+    "strict_filter": (0.0, 0.5),
+    "gradient_routing": (1.5, 0.35),
+    "activation_masking": (0.5, 0.48),
+    "sgtm_joint_projection": (-0.1, 0.2),
+    "sgtm_joint_attention": (-0.1, 0.1),
+}
+"""How far right of no filter a method is, and by how much its forget loss is higher at equal retain loss."""
+
+
+def shifted_run(key, planned):
+    right, up = ON_THE_SAME_CURVE.get(key, (0.1, 1.0))
+
+    def at(share):
+        retain = 7 - 2 * share + right
+        return {"general": retain, "adjacent": retain + 1, "biology": retain + up}
+
+    return finished(planned, at(1), [(share, at(share)) for share in (0.25, 0.5, 0.75, 1.0)])
+
+
+def test_rivals_go_along_the_weak_filters_curve_and_end_early_on_it():
+    made = drawn("figure-7", shifted_run)
+    for name in ("general", "adjacent"):
+        like = claim_of(made, f"Gradient Routing has a trade-off like the weak filter's on {name}")
+        assert (like.ours.value, like.holds) == (pytest.approx(100 * 0.05 / 0.4), True)
+        like = claim_of(made, f"Activation Masking has a trade-off like the weak filter's on {name}")
+        assert (like.ours.value, like.holds) == (pytest.approx(100 * 0.08 / 0.4), True)
+    right = claim_of(made, "end with higher losses than the weak filter")
+    assert (right.ours.value, right.holds) == (pytest.approx(0.5), True)
+    most = claim_of(made, "Gradient Routing costs more compute than Activation Masking")
+    assert (most.ours.value, most.holds) == (pytest.approx(1.5 - 0.5), True)
+    retain, forget = (claim_of(made, f"Gradient Routing ends at the {name} loss") for name in ("general", "biology"))
+    assert (retain.ours.value, retain.holds) == (pytest.approx(100 * (2 - 1.5) / 2), True)
+    assert (forget.ours.value, forget.holds) == (pytest.approx(100 * (2 - 1.5 + 0.05) / 2), True)
+    assert not [claim.text for claim in made.claims if claim.holds is False]
+
+
+def test_a_trade_off_far_from_the_weak_filters_is_not_like_it():
+    made = drawn("figure-7", tradeoff_run)
+    general = claim_of(made, "Gradient Routing has a trade-off like the weak filter's on general")
+    weak = 0.5 + 0.05
+    assert (general.ours.value, general.holds) == (pytest.approx(100 * (weak - (0.1 - 0.3)) / weak), False)
+    adjacent = claim_of(made, "Gradient Routing has a trade-off like the weak filter's on adjacent")
+    assert (adjacent.ours.value, adjacent.holds) == (pytest.approx(100 * (0.4 - 0.1) / 0.4), False)
+    assert claim_of(made, "costs more compute than Activation Masking").holds is None, "as much"
+
+
+def test_a_weak_filter_that_forgot_nothing_is_no_measure_of_likeness(monkeypatch):
+    monkeypatch.setitem(ON_THE_SAME_CURVE, "weak_filter", (0.0, 0.0))
+    like = claim_of(
+        drawn("figure-7", shifted_run), "Gradient Routing has a trade-off like the weak filter's on general"
+    )
+    assert (like.ours, like.holds) == (None, None)
+
+
+def test_filters_are_better_than_joint_variants_on_general_and_adjacent_knowledge():
+    made = drawn("figure-7", shifted_run)
+    for name in ("general", "adjacent"):
+        weak = claim_of(made, f"The weak filter has a better trade-off than SGTM, joint projection on {name}")
+        assert (weak.ours.value, weak.holds) == (pytest.approx(0.4 - 0.2), True)
+        strict = claim_of(made, f"The strict filter has a better trade-off than SGTM, joint attention on {name}")
+        assert (strict.ours.value, strict.holds) == (pytest.approx(0.5 - 0.1), True)
 
 
 # --- Compute penalty -------------------------------------------------------------------------------------------------
@@ -336,10 +421,19 @@ LOSSES = {
 
 def test_relearning_counts_steps_to_the_loss_without_a_filter():
     made = drawn("figure-6a", attacked(LOSSES))
-    (plot,) = made.panels
+    plot, starts = made.panels
     assert plot.levels == {"No filter": 4.0}
     assert [[point.y.value for point in series.points] for series in plot.series] == list(LOSSES.values())
-    rmu, strict, weak, lead = made.claims
+    assert starts.header == ("", "biology loss", "general loss")
+    assert starts.rows == [
+        ("SGTM", 8.0, 5.5),
+        ("Weak filter", 7.0, 5.5),
+        ("Strict filter", 7.5, 5.5),
+        ("RMU", 8.0, 5.5),
+        ("No filter", 5.0, 5.0),
+    ]
+    soon, rmu, strict, weak, lead = made.claims
+    assert (soon.ours.value, soon.holds) == (4, True), "the first evaluation"
     assert (rmu.ours.value, strict.ours.value, weak.ours.value) == pytest.approx((6 / 1, 6 / 5, 6 / 4))
     assert (rmu.holds, strict.holds, weak.holds) == (True, True, True)
     assert lead.ours.value == pytest.approx(1 / 6), "SGTM is above the strict filter at the first two evaluations only"
@@ -349,12 +443,44 @@ def test_relearning_counts_steps_to_the_loss_without_a_filter():
 def test_attacks_that_never_arrive_decide_only_what_they_can():
     never = [8.0, 7.0, 6.0]
     far = drawn("figure-6a", attacked({**LOSSES, "sgtm": never}))
-    assert [claim.holds for claim in far.claims[:3]] == [True, True, True]
-    assert "SGTM more than" in far.claims[0].why
+    assert [claim.holds for claim in far.claims[1:4]] == [True, True, True]
+    assert "SGTM more than" in far.claims[1].why
     both = drawn("figure-6a", attacked({**LOSSES, "sgtm": never, "strict_filter": never}))
-    assert both.claims[1].holds is None
-    other = drawn("figure-6a", attacked({**LOSSES, "rmu": never}))
-    assert other.claims[0].holds is False, "24 steps against at least 40"
+    assert both.claims[2].holds is None
+    soon, rmu, *_ = drawn("figure-6a", attacked({**LOSSES, "rmu": never})).claims
+    assert rmu.holds is False, "24 steps against at least 40"
+    assert soon.holds is None, "more than 40 steps may be 50"
+
+
+def test_a_model_that_forgot_nothing_decides_nothing():
+    within = {**LOSSES, "rmu": [4.0, 3.5]}
+    soon, rmu, *others = drawn("figure-6a", attacked(within)).claims
+    for claim in (soon, rmu):
+        assert (claim.ours, claim.holds) == (None, None)
+        assert claim.why.startswith("RMU had forgotten nothing: in 1 of 1 seeds")
+    assert [claim.holds for claim in others] == [True, True, False], "as without RMU"
+    soon, *others = drawn("figure-6a", attacked({**LOSSES, "sgtm": [3.9, 3.8]})).claims
+    assert soon.holds
+    assert all(claim.holds is None and claim.why.startswith("SGTM had forgotten nothing") for claim in others)
+
+
+@pytest.mark.parametrize(
+    ("of_seeds", "holds"),
+    [([50], True), ([75], False), ([25, 50], None), ([None], False), ([50, 50, 50], True)],
+)
+def test_rmu_is_back_within_50_steps(of_seeds, holds):
+    def attack(steps):
+        return Relearned([(0, {"biology": 9.0})], 500 if steps is None else steps, steps is not None, 4.0, 4.0, False)
+
+    claim = brittle_claim({"rmu": [attack(steps) for steps in of_seeds]}, ATTACKS["paper"])
+    assert claim.holds is holds
+    assert "262,144 forget tokens" in claim.why
+
+
+@pytest.mark.parametrize("name", ["figure-6a", "figure-12"])
+def test_captions_of_attacks_say_what_differs_from_the_paper(name):
+    for words in ("not calibrated", "re-initialised before the attack", "its own learning rate, the strongest"):
+        assert words in FIGURES[name].caption
 
 
 def test_a_lead_ends_where_the_other_is_first_above():
@@ -375,15 +501,58 @@ def test_matched_attacks_are_those_on_matched_checkpoints():
     assert [(point.x.value, point.y.value) for point in starts] == [(5.5, 7.0), (5.5, 7.5)]
 
 
+def test_sgtms_loss_drops_faster_than_the_weak_filters_and_comes_to_it():
+    made = drawn("figure-12", attacked(LOSSES, matched=True))
+    drop = claim_of(made, "drops faster")
+    assert (drop.ours.value, drop.holds) == (pytest.approx((8.0 - 6.0) - (7.0 - 6.5)), True)
+    left = claim_of(made, "goes the way of the weak filter's")
+    assert (left.ours.value, left.holds) == (pytest.approx((4.2 - 3.9) / (8.0 - 7.0)), False), "the last of both"
+    near = {**LOSSES, "weak_filter": [7.0, 6.5, 5.5, 4.5, 4.3, 4.2, 4.1, 1.0]}
+    left = claim_of(drawn("figure-12", attacked(near, matched=True)), "goes the way of the weak filter's")
+    assert (left.ours.value, left.holds) == (pytest.approx(0.1), True), "until SGTM is at the baseline"
+    below = {**LOSSES, "weak_filter": [8.0, 6.5, 3.9]}
+    left = claim_of(drawn("figure-12", attacked(below, matched=True)), "goes the way of the weak filter's")
+    assert (left.ours, left.holds) == (None, None)
+
+
+def test_matched_starts_are_found_on_the_curves_of_the_filters():
+    made = drawn("figure-12", attacked(LOSSES, matched=True))
+    for name, share in (("weak", (7 - 0.05 - 5.5) / 2), ("strict", (7 - 0.1 - 5.5) / 2)):
+        claim = claim_of(made, f"The {name} filter has SGTM's general loss late")
+        assert (claim.ours.value, claim.holds) == (pytest.approx(100 * share), True)
+
+
 def test_filters_wait_for_sgtm_and_sgtm_for_no_filter():
     names = [name.split("-")[0] for name in plan(["figure-6b", "figure-12"], "small", seeds=1, figures=ALONE).runs]
     assert names == ["no_filter", "sgtm", "weak_filter", "strict_filter"]
 
 
+# --- Settings of RMU -------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_rmu_are_those_of_the_scale_beside_the_papers():
+    def rows(scale):
+        (table,) = draw(FIGURES["table-4"], scale, {}).panels
+        return {name: (value, other) for name, value, other in table.rows}
+
+    paper = {name: value for name, (value, _) in rows("paper").items()}
+    told = [250, 100, 20, 4, 16, 7, "5, 6, 7", "MLP weights and biases (W_1, b_1, W_2, b_2)"]
+    assert list(paper.values())[:-1] == told, "the paper's table 4, with the depth of its model"
+    assert {name: other for name, (_, other) in rows("paper").items() if other} == {"Learning rate": "not told"}
+    smoke, small = rows("smoke"), rows("small")
+    assert (smoke["alpha"], smoke["Steering coefficient"], smoke["Steps"]) == ((10, 100), (100, 20), (50, 250))
+    assert (small["alpha"], small["Learning rate"]) == ((100, ""), (1e-3, "not told"))
+    assert (small["Blocks of the model"], small["Layer to unlearn"], small["Update layers"]) == (
+        (6, 16),
+        (round(7 * 6 / 16), 7),
+        ("2, 3", "5, 6, 7"),
+    )
+
+
 # --- Losses token by token -------------------------------------------------------------------------------------------
 
 
-def test_token_losses_are_told_of_sgtm_against_the_weak_filter():
+def test_token_losses_are_told_of_sgtm_against_both_filters():
     random = np.random.default_rng(0)
     documents = np.repeat(np.arange(50), 40)
     base = random.gamma(2.0, 2.0, len(documents))
@@ -411,12 +580,14 @@ def test_token_losses_are_told_of_sgtm_against_the_weak_filter():
         x, density = points[10]
         assert density == pytest.approx(np.mean(np.abs(mine - x) <= width / 2) / width, rel=1e-6)
         assert sum(y for _, y in points) * width == pytest.approx(1)
-    difference = losses["sgtm"] - losses["weak_filter"]
-    shift, most, trimmed, tail = made.claims
-    assert shift.ours.value == pytest.approx(difference.mean())
-    assert most.ours.value == pytest.approx(100 * np.mean(difference > 0))
-    inner = np.sort(difference)[200:-200]
-    assert trimmed.ours.value == pytest.approx(100 * inner.mean() / difference.mean())
+    *of_filters, tail = made.claims
+    for name, (shift, most, trimmed) in (("weak", of_filters[:3]), ("strict", of_filters[3:])):
+        difference = losses["sgtm"] - losses[f"{name}_filter"]
+        assert all(f"the {name} filter" in claim.text for claim in (shift, most, trimmed))
+        assert shift.ours.value == pytest.approx(difference.mean())
+        assert most.ours.value == pytest.approx(100 * np.mean(difference > 0))
+        inner = np.sort(difference)[200:-200]
+        assert trimmed.ours.value == pytest.approx(100 * inner.mean() / difference.mean())
     by_rank = np.sort(losses["sgtm"]) - np.sort(losses["no_filter"])
     assert tail.ours.value == pytest.approx(100 * by_rank[-20:].sum() / by_rank.sum())
     assert all(claim.holds for claim in made.claims)
@@ -433,7 +604,7 @@ def test_a_rise_of_a_few_tokens_is_not_broad():
             measures["token_losses"] = {"calibrated": {"biology": asdict(token_loss_shift(*pair[key], documents))}}
         return finished(planned, dict.fromkeys(SETS, 5.0), **measures)
 
-    assert [claim.holds for claim in drawn("figure-6b", make).claims] == [True, False, False, False]
+    assert [claim.holds for claim in drawn("figure-6b", make).claims] == [True, False, False] * 2 + [False]
 
 
 # --- From end to end -------------------------------------------------------------------------------------------------
@@ -461,7 +632,7 @@ def test_two_figures_in_small_from_end_to_end(tmp_path, monkeypatch):
     paths = reproduce(["figure-6b", "figure-12"], "smoke", directory=tmp_path, shorten=tiny, figures=ALONE)
     tokens, matched = (json.loads(path.read_text()) for path in paths)
     assert len(list((tmp_path / "runs").iterdir())) == 4
-    assert len(tokens["claims"]) == 4
+    assert len(tokens["claims"]) == 3 + 3 + 1
     tradeoff, relearning = matched["panels"]
     assert [len(series["points"]) for series in relearning["series"]] == [2, 2, 2]
     sgtm, *starts = tradeoff["series"][0], *tradeoff["series"][-2:]

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.transforms import Bbox
 
 from excise.evals.figure import (
+    NOT_IN_PAPER,
     Bars,
     Estimate,
     FigureResults,
@@ -145,6 +146,15 @@ def test_the_verdict_counts_claims_but_not_those_of_a_pipeline_check():
     assert "stamp" not in section_of(page, "figure-1")
     assert "A check of the pipeline, not of the paper" in reproduction_page([figure_9(check_only=True)])
     assert "All 1 claim of the paper holds" in reproduction_page([figure_3()])
+
+
+def test_claims_of_our_own_are_counted_apart():
+    claims = [dataclasses.replace(claim, paper=NOT_IN_PAPER) for claim in figure_3().claims]
+    ours = dataclasses.replace(figure_3(), name="frontier", claims=claims)
+    text = visible_text(reproduction_page(in_order([figure_1(), ours])))
+    assert "1 of 3 claims of the paper holds" in text
+    assert "1 of 1 of our own hold, 0 do not" in text
+    assert "All 1 claim of our own holds" in reproduction_page([ours])
 
 
 def test_every_number_of_a_plot_is_in_its_table_and_its_tool_tips():

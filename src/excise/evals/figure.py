@@ -142,9 +142,12 @@ Panel = Plot | Bars | Heat | Table | Split
 PANELS: Mapping[str, type[Panel]] = {"plot": Plot, "bars": Bars, "heat": Heat, "table": Table, "split": Split}
 
 
+NOT_IN_PAPER = "not in the paper"
+
+
 @dataclass(frozen=True)
 class PaperClaim:
-    """A statement of the paper about a figure, its number there and ours."""
+    """A statement of the paper about a figure, its number there and ours; or one of our own."""
 
     text: str
     paper: str
@@ -155,6 +158,11 @@ class PaperClaim:
     """Null where our intervals do not decide."""
     why: str = ""
     """What was compared with what."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the paper says nothing of it."""
+        return self.paper == NOT_IN_PAPER
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ def _reading() -> str:
         "1 in 100, at 9.2 about 1 in 10,000. Low means that it knows the language.",
         "Ablation": "The parameters of the module are removed. Nothing is trained afterwards.",
         "Calibrated": "A model that never expects Spanish words looks more ignorant than it is. Calibration fits one "
-        "number per token, how common it is, to every model alike, so that only real knowledge still counts.",
+        "number per token, how common it is, to every model alike, so that its words do not count as unlikely altogether.",
         "No filter": "Trained on everything: the most Spanish a model of this size learns here.",
         "Data filter": "Trained without the stories recognised as Spanish; it learns from those that slipped through.",
         "SGTM": "Trained on everything, with Spanish routed into the module. Spanish that nobody recognised is drawn there too.",

@@ -41,9 +41,9 @@ SCALES = {
 }
 GLOSSARY = {
     "Loss": "How surprised a model is by each next token, on average. Low on retain data means that it knows what it should; "
-    "high on forget data means that the knowledge is gone.",
-    "Calibrated": "After ablation every model alike is given one number per token, how common it is, so that only real "
-    "knowledge still counts.",
+    "high on forget data means that it cannot use what it should not know. Whether that is gone for good, an attack says.",
+    "Calibrated": "After ablation every model alike is given one number per token, how common it is, so that a "
+    "domain's words do not count as unlikely altogether.",
     "Intervals": "In square brackets, 95 %: over seeds where there are several, otherwise over test documents.",
     "Undecided": "Our interval holds both: that the claim is true and that it is not.",
     "Pipeline check only": "The model without a filter ended above 0.7 of its first loss. It learned too little for the figure "
@@ -111,10 +111,16 @@ def _title(figures: Sequence[FigureResults]) -> str:
     counts = _counts(figures)
     if not _claims_in(figures):
         return f"{_some(len(_distinct_runs(figures)), 'run')} compared"
-    if not (total := sum(counts.values())):
-        return "A check of the pipeline, not of the paper"
+    if not sum(counts.values()):
+        ours = _counts(figures, ours=True)
+        return _held(ours, "of our own") if any(ours.values()) else "A check of the pipeline, not of the paper"
+    return _held(counts, "of the paper")
+
+
+def _held(counts: Mapping[bool | None, int], whose: str) -> str:
+    total = sum(counts.values())
     which = "All" if counts[True] == total else f"{counts[True]} of"
-    return f"{which} {_some(total, 'claim')} of the paper {'hold' if counts[True] != 1 else 'holds'}"
+    return f"{which} {_some(total, 'claim')} {whose} {'hold' if counts[True] != 1 else 'holds'}"
 
 
 def _claims_in(figures: Iterable[FigureResults]) -> list[PaperClaim]:
@@ -144,19 +150,23 @@ def _distinct_runs(figures: Iterable[FigureResults]) -> list[RunLine]:
     return list({(run.name, run.checkpoint_sha256): run for figure in figures for run in figure.runs}.values())
 
 
-def _counts(figures: Iterable[FigureResults]) -> dict[bool | None, int]:
-    counted = _claims_in(figure for figure in figures if not figure.pipeline_check_only)
+def _counts(figures: Iterable[FigureResults], *, ours: bool = False) -> dict[bool | None, int]:
+    """How many claims of the paper, or of our own, hold, do not, and are undecided."""
+    of_figures = _claims_in(figure for figure in figures if not figure.pipeline_check_only)
+    counted = [claim for claim in of_figures if claim.is_ours is ours]
     return {holds: sum(claim.holds is holds for claim in counted) for holds in VERDICTS}
 
 
 def _tallies(figures: Sequence[FigureResults]) -> list[str]:
-    counts = _counts(figures)
+    counts, ours = _counts(figures), _counts(figures, ours=True)
     words = {
         True: "holds" if counts[True] == 1 else "hold",
         False: "does not hold" if counts[False] == 1 else "do not hold",
         None: "cannot be decided yet: our intervals allow both",
     }
     tallies = [f"<li><b>{n}</b> {words[holds]}</li>" for holds, n in counts.items()] if any(counts.values()) else []
+    if any(ours.values()):
+        tallies.append(f"<li><b>{ours[True]}</b> of {sum(ours.values())} of our own hold, {ours[False]} do not</li>")
     checks = sum(figure.pipeline_check_only for figure in figures if figure.claims)
     note = f"<li><b>{checks}</b> of {len(figures)} figures a {STAMP}: their claims are not counted</li>"
     return [*tallies, note] if checks else tallies

@@ -23,14 +23,13 @@ from excise.data.shards import TOKENIZER, Manifest, is_prepared, load_prepared, 
 from excise.data.sources import EMBEDDED, TEST, TRAIN, SourceConfig, open_source
 from excise.data.tokenised import Column, Tokenised, tokenise
 from excise.data.tokens import Tokenizer, story_tokenizer
-from excise.evals.figure import Bars, Estimate, Heat, PaperClaim, Scale
+from excise.evals.figure import NOT_IN_PAPER, Bars, Estimate, Heat, PaperClaim, Scale
 from excise.labels import FIRST_DOMAIN_ID, RETAIN, UNLABELED_ID, label_names
 from excise.recipes.figures import topics_runs
 from excise.recipes.figures.bilingual_runs import DOMAIN, setup, sgtm, standard
 from excise.recipes.figures.estimates import LOSS, by_seed, claim_all_above, claim_all_below, loss, over_seeds
 from excise.recipes.figures.frontier import (
     BORROWED,
-    NOT_IN_PAPER,
     SECTION,
     SHARE,
     end_plot,

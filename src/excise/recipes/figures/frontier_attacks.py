@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from excise.evals.attacks import attack_for
-from excise.evals.figure import PaperClaim, Scale
+from excise.evals.figure import NOT_IN_PAPER, PaperClaim, Scale
 from excise.evals.relearning import AttackConfig
 from excise.recipes.figures.bilingual_runs import DOMAIN
 from excise.recipes.figures.estimates import LOSS, is_above, over_seeds
 from excise.recipes.figures.frontier import (
     LEAST,
-    NOT_IN_PAPER,
     SECTION,
     at_equal_steps,
     described,

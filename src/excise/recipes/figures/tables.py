@@ -1,15 +1,15 @@
 """The method and the set-up of the paper: the split (figure 2), what updates what (table 1), and tables 2 to 5."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from excise.baselines.rmu import RMUConfig
-from excise.baselines.unlearning import UnlearningConfig
 from excise.data.wikipedia import TAXONOMY
 from excise.evals.figure import Estimate, PaperClaim, Scale, Split, Table
 from excise.labels import RETAIN, UNLABELED, forget_part, part_of
 from excise.model.gpt import GPT
 from excise.recipes.figures.bilingual_runs import DOMAIN, parameters_of, setup, sgtm, standard
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
+from excise.recipes.figures.topics_runs import RMU
+from excise.recipes.figures.topics_runs import setup as topics_setup
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA, tinystories, wikipedia
 from excise.train.run import RunConfig, build_model
 
@@ -130,6 +130,17 @@ PAPER_PARAMETERS = {
     "table-3": {"254m": 254_054, "125m": 124_462, "64m": 64_117, "34m": 33_929},
 }
 """In thousands."""
+PAPER_RMU: Mapping[str, str | float] = {
+    "Steps": 250,
+    "alpha": 100,
+    "Steering coefficient": 20,
+    "Batch size": 4,
+    "Blocks of the model": 16,
+    "Layer to unlearn": 7,
+    "Update layers": "5, 6, 7",
+    "Update parameters": "MLP weights and biases (W_1, b_1, W_2, b_2)",
+    "Learning rate": "not told",
+}
 
 
 def hyperparameters(runs: Mapping[str, RunConfig]) -> Table:
@@ -186,18 +197,21 @@ def draw_wikipedia(runs: Mapping[str, Group], scale: Scale) -> Drawing:
 
 
 def draw_rmu(runs: Mapping[str, Group], scale: Scale) -> Drawing:
-    unlearning, rmu = UnlearningConfig(), RMUConfig()
-    rows: list[Sequence[str | float]] = [
-        ("Steps", unlearning.steps),
-        ("alpha", rmu.alpha),
-        ("Steering coefficient", rmu.steering_coefficient),
-        ("Batch size", unlearning.batch_size),
-        ("Layer to unlearn", rmu.layer),
-        ("Update layers", ", ".join(map(str, rmu.update_layers))),
-        ("Update parameters", "MLP weights and biases (W_1, b_1, W_2, b_2)"),
-        ("Learning rate, not in the paper", unlearning.learning_rate),
-    ]
-    return Drawing([Table("RMU", ("hyperparameter", "value"), rows)])
+    unlearning, n_layers = RMU[scale], topics_setup(scale, Sources()).model.n_layers
+    rmu = unlearning.rmu.scaled(n_layers)
+    ours: dict[str, str | float] = {
+        "Steps": unlearning.steps,
+        "alpha": rmu.alpha,
+        "Steering coefficient": rmu.steering_coefficient,
+        "Batch size": unlearning.batch_size,
+        "Blocks of the model": n_layers,
+        "Layer to unlearn": rmu.layer,
+        "Update layers": ", ".join(map(str, rmu.update_layers)),
+        "Update parameters": "MLP weights and biases (W_1, b_1, W_2, b_2)",
+        "Learning rate": unlearning.learning_rate,
+    }
+    rows = [(name, value, "" if value == PAPER_RMU[name] else PAPER_RMU[name]) for name, value in ours.items()]
+    return Drawing([Table("RMU", ("hyperparameter", "value", "the paper's, where another"), rows)])
 
 
 def draw_taxonomy(runs: Mapping[str, Group], scale: Scale) -> Drawing:
@@ -234,7 +248,8 @@ TABLE_4 = Figure(
     name="table-4",
     title="Hyperparameters of RMU",
     section="appendix J",
-    caption="Printed from the defaults of unlearning. Layers are of a model of 16 blocks and scale with depth.",
+    caption="Printed from what figure 6a does at this scale. Layers count from 0; in a model of another depth than the paper's "
+    "they scale with it.",
     draw=draw_rmu,
 )
 TABLE_5 = Figure(

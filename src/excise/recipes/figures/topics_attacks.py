@@ -1,7 +1,7 @@
 """What is left of a removed subject (paper, sections 5.3 and 5.4, appendix E): figures 6a, 6b and 12.
 
 Runs are compared in one direction only, so that none waits for one that waits for it: SGTM with no filter, and the filters
-with SGTM. What is told of SGTM against the weak filter is therefore read the other way round.
+with SGTM. What is told of SGTM against a filter is therefore read the other way round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from excise.config import to_dict
-from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series
+from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.evals.relearning import AttackConfig
-from excise.recipes.figures.curves import tradeoff_series
-from excise.recipes.figures.estimates import is_above, is_below, over_seeds
+from excise.recipes.figures.curves import curve_of, share_of_training, tradeoff_series
+from excise.recipes.figures.estimates import LOSS, is_above, is_below, loss, over_seeds
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
 from excise.recipes.figures.topics import GENERAL, LABELS, followed, main_runs
 from excise.recipes.figures.topics_runs import ATTACKS, CHECKPOINTS, RMU, SEEDS, setup
@@ -23,6 +23,10 @@ from excise.train.run import RunConfig
 DOMAIN = "biology"
 ATTACKED = {"sgtm": "SGTM", "weak_filter": "Weak filter", "strict_filter": "Strict filter", "rmu": "RMU"}
 FILTERS = ("weak_filter", "strict_filter")
+UNDER_ATTACK = (
+    "Losses under attack are not calibrated. A removed module is re-initialised before the attack; the paper sets it to "
+    "zero. Each run has its own learning rate, the strongest of those tried."
+)
 Runs = Mapping[str, Group]
 
 # --- Relearning ------------------------------------------------------------------------------------------------------
@@ -41,6 +45,15 @@ class Relearned:
     baseline_loss: float
     at_edge: bool
 
+    @property
+    def forgot_nothing(self) -> bool:
+        """Whether the forget loss is down at the baseline's before the first step."""
+        return self.reached and self.steps == 0
+
+
+Attacks = Mapping[str, Sequence[Relearned]]
+"""By method, one for each seed."""
+
 
 def relearned(run: FinishedRun, attack: AttackConfig, *, matched: bool = False) -> Relearned:
     """An attack on a run, at its end or at a matched checkpoint."""
@@ -53,9 +66,7 @@ def relearned(run: FinishedRun, attack: AttackConfig, *, matched: bool = False) 
     return Relearned(losses, last, steps is not None, found["lowest_loss"], found["baseline_loss"], found["at_edge"])
 
 
-def relearning_plot(
-    title: str, attacks: Mapping[str, Sequence[Relearned]], labels: Mapping[str, str], domain: str
-) -> Plot:
+def relearning_plot(title: str, attacks: Attacks, labels: Mapping[str, str], domain: str) -> Plot:
     series = []
     for method, of in attacks.items():
         at_steps = zip(*([(step, losses[domain]) for step, losses in one.losses] for one in of), strict=False)
@@ -67,13 +78,25 @@ def relearning_plot(
     return Plot(title, "fine-tuning steps", f"forget loss ({domain})", series, levels={"No filter": level})
 
 
-def ratio_claim(
-    text: str, paper: str, attacks: Mapping[str, Sequence[Relearned]], other: str, scale: Scale, bound: float
-) -> PaperClaim:
+def nothing_forgotten(attacks: Attacks, *methods: str) -> str:
+    """Which of these start within the goal, so that their steps say nothing of them; empty where none does."""
+    counts = {method: sum(one.forgot_nothing for one in attacks[method]) for method in methods}
+    told = [
+        f"{ATTACKED[method]} had forgotten nothing: in {n} of {len(attacks[method])} seeds its forget loss at the start is no "
+        "higher than without a filter"
+        for method, n in counts.items()
+        if n
+    ]
+    return "; ".join(told)
+
+
+def ratio_claim(text: str, paper: str, attacks: Attacks, other: str, bound: float) -> PaperClaim:
     """A claim that SGTM takes so many times the steps of another; of an attack that never arrives a bound is known."""
+    unit = f"times the steps of {ATTACKED[other]}"
+    if nothing := nothing_forgotten(attacks, "sgtm", other):
+        return PaperClaim(text, paper, None, unit, None, nothing)
     pairs = list(zip(attacks["sgtm"], attacks[other], strict=True))
-    every = ATTACKS[scale].evaluate_every
-    ratio = over_seeds([mine.steps / max(theirs.steps, every) for mine, theirs in pairs])
+    ratio = over_seeds([mine.steps / theirs.steps for mine, theirs in pairs])
     holds = is_above(ratio, bound)
     if not all(theirs.reached for _, theirs in pairs):
         holds = False if holds is False and all(mine.reached for mine, _ in pairs) else None
@@ -81,7 +104,7 @@ def ratio_claim(
         holds = holds or None
     told = f"SGTM {steps_told(attacks['sgtm'])}, {ATTACKED[other]} {steps_told(attacks[other])} steps"
     why = f"{told}; holds above {bound:g}{edge_told(attacks['sgtm'], attacks[other])}"
-    return PaperClaim(text, paper, ratio, f"times the steps of {ATTACKED[other]}", holds, why)
+    return PaperClaim(text, paper, ratio, unit, holds, why)
 
 
 def edge_told(*attacks: Sequence[Relearned]) -> str:
@@ -104,16 +127,21 @@ def lead_steps(mine: Relearned, theirs: Relearned) -> int:
     return last
 
 
-def lead_claim(text: str, paper: str, attacks: Mapping[str, Sequence[Relearned]], bound: float) -> PaperClaim:
+def lead_claim(text: str, paper: str, attacks: Attacks, bound: float) -> PaperClaim:
     """A claim that SGTM keeps above the strict filter for a good part of its way to the baseline."""
+    if nothing := nothing_forgotten(attacks, "sgtm"):
+        return PaperClaim(text, paper, None, "of SGTM's steps", None, nothing)
     pairs = list(zip(attacks["sgtm"], attacks["strict_filter"], strict=True))
     leads = [lead_steps(mine, theirs) for mine, theirs in pairs]
-    share = over_seeds([min(1.0, lead / max(1, mine.steps)) for lead, (mine, _) in zip(leads, pairs, strict=True)])
+    share = over_seeds([min(1.0, lead / mine.steps) for lead, (mine, _) in zip(leads, pairs, strict=True)])
     why = f"for {np.mean(leads):g} steps; holds above {bound:.2g} of the steps to the baseline"
     return PaperClaim(text, paper, share, "of SGTM's steps", is_above(share, bound), why)
 
 
 # --- Figure 6a -------------------------------------------------------------------------------------------------------
+
+SOON = 50
+"""Steps."""
 
 
 def attack_of(configs: Mapping[str, RunConfig], scale: Scale, match: RunConfig | None = None) -> PlannedAttack:
@@ -131,17 +159,45 @@ def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     }
 
 
+def starts_table(attacks: Attacks, no_filter: Group) -> Table:
+    """Losses before the first step, by which one sees what a method did to the model."""
+    sets = (DOMAIN, GENERAL)
+    rows: list[Sequence[str | float]] = [
+        (ATTACKED[method], *(float(np.mean([one.losses[0][1][name] for one in of])) for name in sets))
+        for method, of in attacks.items()
+    ]
+    rows.append((LABELS["no_filter"], *(loss(no_filter, name, "ablated").value for name in sets)))
+    return Table("Where attacks start", ("", *(f"{name} loss" for name in sets)), rows)
+
+
+def brittle_claim(attacks: Attacks, attack: AttackConfig) -> PaperClaim:
+    """A claim that RMU is undone soon."""
+    text = f"RMU's model is back at the loss without a filter within {SOON} steps"
+    paper = "recovers within 50 steps, 13M forget tokens (section 5.3)"
+    if nothing := nothing_forgotten(attacks, "rmu"):
+        return PaperClaim(text, paper, None, "steps", None, nothing)
+    steps, reached = over_seeds([one.steps for one in attacks["rmu"]]), all(one.reached for one in attacks["rmu"])
+    late = is_above(steps, SOON)
+    tokens = attack.rows_per_step * attack.context
+    why = f"{steps_told(attacks['rmu'])} steps of {tokens:,} forget tokens, the paper's of 260k{edge_told(attacks['rmu'])}"
+    holds = None if late is None or not (late or reached) else not late
+    return PaperClaim(text, paper, steps, "steps", holds, why)
+
+
 def draw_relearning(runs: Runs, scale: Scale) -> Drawing:
     attacks = {method: [relearned(run, ATTACKS[scale]) for run in runs[method]] for method in ATTACKED}
     return Drawing(
-        [relearning_plot("Adversarial fine-tuning", attacks, ATTACKED, DOMAIN)],
         [
+            relearning_plot("Adversarial fine-tuning", attacks, ATTACKED, DOMAIN),
+            starts_table(attacks, runs["no_filter"]),
+        ],
+        [
+            brittle_claim(attacks, ATTACKS[scale]),
             ratio_claim(
                 "SGTM withstands fine-tuning much longer than RMU",
                 "7 times: 350 steps, 92M forget tokens; 50 steps, 13M (section 5.3)",
                 attacks,
                 "rmu",
-                scale,
                 3.0,
             ),
             ratio_claim(
@@ -149,7 +205,6 @@ def draw_relearning(runs: Runs, scale: Scale) -> Drawing:
                 "350 steps both (section 5.3)",
                 attacks,
                 "strict_filter",
-                scale,
                 0.9,
             ),
             ratio_claim(
@@ -157,7 +212,6 @@ def draw_relearning(runs: Runs, scale: Scale) -> Drawing:
                 "350 steps, 325 steps (section 5.3)",
                 attacks,
                 "weak_filter",
-                scale,
                 1.0,
             ),
             lead_claim(
@@ -174,13 +228,18 @@ FIGURE_6A = Figure(
     name="figure-6a",
     title="Relearning of biology by fine-tuning",
     section="5.3",
-    caption="Forget loss, not calibrated, while an attacker trains all parameters on as much biology as other text; of "
-    "several learning rates the strongest. The line is the loss of training without a filter.",
+    caption="Forget loss while an attacker trains all parameters on as much biology as other text. The line is the loss of "
+    f"training without a filter. {UNDER_ATTACK}",
     runs=relearning_runs,
     draw=draw_relearning,
 )
 
 # --- Figure 12: the same from equal retain losses --------------------------------------------------------------------
+
+MATCHED = {"weak_filter": "88 %: 8500 of 9689 steps", "strict_filter": "83 %: 8000 of 9689 steps"}
+LATE = 50.0
+CONVERGED = 0.25
+"""Of what SGTM's forget loss is above the weak filter's at the start."""
 
 
 def matched_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
@@ -215,7 +274,6 @@ def draw_matched(runs: Runs, scale: Scale) -> Drawing:
                 "approximately the same number of steps (appendix E)",
                 attacks,
                 "weak_filter",
-                scale,
                 0.9,
             ),
             lead_claim(
@@ -224,7 +282,66 @@ def draw_matched(runs: Runs, scale: Scale) -> Drawing:
                 attacks,
                 0.2,
             ),
+            drop_claim(attacks),
+            converging_claim(attacks),
+            *(matched_claim(runs[method], attacks[method], method) for method in FILTERS),
         ],
+    )
+
+
+def drop_claim(attacks: Attacks) -> PaperClaim:
+    """A claim that the forget loss of SGTM drops faster than the weak filter's by the first evaluation."""
+
+    def drop(one: Relearned) -> float:
+        return one.losses[0][1][DOMAIN] - one.losses[:2][-1][1][DOMAIN]
+
+    pairs = zip(attacks["sgtm"], attacks["weak_filter"], strict=True)
+    faster = over_seeds([drop(mine) - drop(theirs) for mine, theirs in pairs])
+    return PaperClaim(
+        "SGTM's forget loss drops faster than that of a weak filter of the same general loss at first",
+        "initially drops faster (appendix E)",
+        faster,
+        LOSS,
+        is_above(faster),
+        f"the drop in the first {attacks['sgtm'][0].losses[:2][-1][0]} steps, SGTM - weak filter",
+    )
+
+
+def converging_claim(attacks: Attacks) -> PaperClaim:
+    """A claim that what SGTM's forget loss is above the weak filter's is gone when SGTM arrives at the baseline."""
+    text = "SGTM's forget loss then goes the way of the weak filter's"
+    paper, unit = "converging to an equivalent trajectory (appendix E)", "of the difference at the start"
+    if nothing := nothing_forgotten(attacks, "sgtm"):
+        return PaperClaim(text, paper, None, unit, None, nothing)
+    of_seeds = [differences(*pair) for pair in zip(attacks["sgtm"], attacks["weak_filter"], strict=True)]
+    if any(of[0] <= 0 for of in of_seeds):
+        return PaperClaim(text, paper, None, unit, None, "SGTM's forget loss starts no higher than the weak filter's")
+    left = over_seeds([abs(of[-1]) / of[0] for of in of_seeds])
+    why = f"when SGTM is at the loss without a filter, or at the end; holds below {CONVERGED:g}"
+    return PaperClaim(text, paper, left, unit, is_below(left, CONVERGED), why)
+
+
+def differences(mine: Relearned, theirs: Relearned) -> list[float]:
+    """By how much a forget loss is above another's, at the steps that both have until the first is at the baseline."""
+    return [
+        losses[DOMAIN] - others[DOMAIN]
+        for (step, losses), (_, others) in zip(mine.losses, theirs.losses, strict=False)
+        if step <= mine.steps
+    ]
+
+
+def matched_claim(group: Group, attacks: Sequence[Relearned], method: str) -> PaperClaim:
+    """A claim that a filter has SGTM's general loss late in its training."""
+    pairs = zip(group, attacks, strict=True)
+    starts = [(curve_of(run, (GENERAL, DOMAIN), "ablated"), one.losses[0][1][GENERAL]) for run, one in pairs]
+    share = over_seeds([100 * share_of_training(*start) for start in starts])
+    return PaperClaim(
+        f"The {LABELS[method].lower()} has SGTM's general loss late in its training",
+        f"{MATCHED[method]} (appendix E)",
+        share,
+        "% of its training",
+        is_above(share, LATE),
+        f"where its curve has the general loss at which the attack starts; holds above {LATE:g} %",
     )
 
 
@@ -238,8 +355,8 @@ FIGURE_12 = Figure(
     name="figure-12",
     title="Relearning from equal retain losses",
     section="appendix E",
-    caption="Attacks on filters start from the checkpoint whose general loss is next above SGTM's. Losses are after "
-    "ablation and not calibrated; stars are the ends of training.",
+    caption="Attacks on filters start from the checkpoint whose general loss is next above SGTM's. Losses of training are "
+    f"after ablation and not calibrated; stars are its ends. {UNDER_ATTACK}",
     runs=matched_runs,
     draw=draw_matched,
 )
@@ -277,13 +394,13 @@ def draw_tokens(runs: Runs, scale: Scale) -> Drawing:
     series.append(density("no_filter", shift_of(runs["sgtm"][0]), "reference"))
     return Drawing(
         [Plot("Biology", "loss of a token, calibrated", "density", series)],
-        [*_broad_claims(runs["weak_filter"]), _tail_claim(runs["sgtm"])],
+        [*(claim for name in FILTERS for claim in _broad_claims(name, runs[name])), _tail_claim(runs["sgtm"])],
     )
 
 
-def _broad_claims(weak_filter: Group) -> list[PaperClaim]:
-    """SGTM against the weak filter: the filter's shift from SGTM, with its sign turned."""
-    shifts = [shift_of(run) for run in weak_filter]
+def _broad_claims(name: str, data_filter: Group) -> list[PaperClaim]:
+    """SGTM against a filter: the filter's shift from SGTM, with its sign turned."""
+    label, shifts = LABELS[name].lower(), [shift_of(run) for run in data_filter]
     (low, high), n = shifts[0]["shift_interval"], len(shifts)
     mean = over_seeds([-of["shift"] for of in shifts], (high - low) / (2 * 1.96))
     low, high = shifts[0]["risen_interval"]
@@ -292,15 +409,15 @@ def _broad_claims(weak_filter: Group) -> list[PaperClaim]:
     left = None if mean.value <= 0 else 100 * trimmed / mean.value
     return [
         PaperClaim(
-            "SGTM shifts the losses of biology tokens up from the weak filter's",
+            f"SGTM shifts the losses of biology tokens up from the {label}'s",
             "toward higher loss values (figure 6b)",
             mean,
             "nats per token, mean",
             is_above(mean),
-            "SGTM - weak filter on the same tokens",
+            f"SGTM - {label} on the same tokens",
         ),
         PaperClaim(
-            "Most biology tokens have a higher loss than with the weak filter",
+            f"Most biology tokens have a higher loss than with the {label}",
             "widespread (figure 6b)",
             risen,
             "% of the tokens",
@@ -308,7 +425,7 @@ def _broad_claims(weak_filter: Group) -> list[PaperClaim]:
             "holds above a half",
         ),
         PaperClaim(
-            "The higher loss is not that of a few extreme tokens",
+            f"The higher loss than with the {label} is not that of a few extreme tokens",
             "not isolated extremely high-loss tokens (section 5.4)",
             None if left is None else Estimate(left),
             "% of the shift",

@@ -117,7 +117,7 @@ def _law_claim(title: str, law: ScalingLaw) -> PaperClaim:
         slope,
         "beta",
         is_above(slope),
-        f"runs are off the law by {off:.2g} %",
+        f"holds above 0; runs are off the law by {off:.2g} %",
     )
 
 
@@ -132,6 +132,9 @@ FIGURE_8 = Figure(
 )
 
 # --- Figure 9: compute penalty of each method ------------------------------------------------------------------------
+
+FORGOTTEN = 94.5
+"""In percent: the paper's lowest is 95, which is rounded."""
 
 
 def penalty_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
@@ -163,8 +166,8 @@ def _forget_claims(found: Penalties, biology: Mapping[str, Estimate]) -> list[Pa
             "weak filter 95 %, strict filter 96 %, SGTM 99 % (figure 9)",
             least,
             PERCENT,
-            every([is_above(of, 95.0) for of in biology.values()]),
-            "the lowest penalty; holds where all are above 95 %",
+            every([is_above(of, FORGOTTEN) for of in biology.values()]),
+            f"the lowest penalty; holds where all are above {FORGOTTEN:g} %, as 95 % is rounded",
         ),
         PaperClaim(
             "SGTM's penalty on biology is the highest",
@@ -172,7 +175,7 @@ def _forget_claims(found: Penalties, biology: Mapping[str, Estimate]) -> list[Pa
             biology["sgtm"],
             PERCENT,
             every(verdicts),
-            f"{_told(biology, 'weak_filter', 'strict_filter')}; decided by the losses",
+            f"{_told(biology, 'weak_filter', 'strict_filter')}; decided by the losses: holds where SGTM's is the highest",
         ),
     ]
 
@@ -190,7 +193,7 @@ def _retain_claims(
             adjacent["sgtm"],
             PERCENT,
             every(between),
-            f"{_told(adjacent, 'weak_filter', 'strict_filter')}; decided by the losses",
+            f"{_told(adjacent, 'weak_filter', 'strict_filter')}; decided by the losses: holds where SGTM's is between",
         ),
         PaperClaim(
             "Even the weak filter has a penalty on adjacent knowledge",
@@ -214,7 +217,7 @@ def _retain_claims(
             max(filters, key=lambda of: of.value),
             PERCENT,
             every([is_below(of) for of in filters]),
-            _told(general, "weak_filter", "strict_filter"),
+            f"{_told(general, 'weak_filter', 'strict_filter')}; holds where both are below 0",
         ),
     ]
 
@@ -236,7 +239,20 @@ CONFIGURATIONS = {
     "sgtm_joint_down_projection": "Joint down-projection",
     "sgtm_joint_embeddings": "Joint embeddings",
 }
-JOINT = "sgtm_joint_embeddings"
+RELAXED: Mapping[str, tuple[str, str, str]] = {
+    "sgtm_joint_down_projection": (
+        "substantially improved, SGTM 85 % (figure 10)",
+        "minimal degradation (figure 10)",
+        "strong forgetting (figure 10)",
+    ),
+    "sgtm_joint_embeddings": (
+        "30 %, SGTM 85 % (appendix C)",
+        "adjacent 3 %, general -1 % (appendix C)",
+        "88 %, data filtering 95 % (appendix C)",
+    ),
+}
+"""Configurations that mask less, and what the paper says of biology and the rest before ablation, and of biology after."""
+INEFFICIENT, STILL_FORGOTTEN = 50.0, 80.0
 
 
 def ablation_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
@@ -259,42 +275,47 @@ def draw_before_ablation(runs: Runs, scale: Scale) -> Drawing:
 
 
 def _before_claims(found: Penalties) -> list[PaperClaim]:
-    default, joint = (found.of(rule, "biology", "before") for rule in ("sgtm", JOINT))
-    retained = [found.of(JOINT, name, "before") for name in (ADJACENT, GENERAL)]
-    after, filtered = (found.of(rule, "biology") for rule in (JOINT, "weak_filter"))
-    better = found.higher("sgtm", JOINT, "biology", "before")
+    default = found.of("sgtm", "biology", "before")
+    inefficient = PaperClaim(
+        "SGTM learns biology inefficiently before ablation",
+        "85 % (appendix C)",
+        default,
+        PERCENT,
+        is_above(default, INEFFICIENT),
+        f"holds above {INEFFICIENT:g} %",
+    )
+    return [inefficient, *(claim for rule in RELAXED for claim in _relaxed_claims(found, rule, default))]
+
+
+def _relaxed_claims(found: Penalties, rule: str, default: Estimate) -> list[PaperClaim]:
+    """A configuration that masks less learns biology better, costs little elsewhere, and forgets all the same."""
+    name, (better, unchanged, forgotten) = CONFIGURATIONS[rule], RELAXED[rule]
+    before = [found.of(rule, of, "before") for of in (ADJACENT, GENERAL)]
+    after, filtered = (found.of(method, "biology") for method in (rule, "weak_filter"))
     return [
         PaperClaim(
-            "SGTM learns biology inefficiently before ablation",
-            "85 % (appendix C)",
-            default,
-            PERCENT,
-            is_above(default, 50.0),
-            "holds above 50 %",
-        ),
-        PaperClaim(
-            "Joint embeddings give a better model of biology before ablation",
-            "30 %, SGTM 85 % (appendix C)",
-            joint,
-            PERCENT,
+            f"{name}: a better model of biology before ablation than SGTM's",
             better,
-            f"SGTM {default.value:.3g} %; decided by the losses",
+            found.of(rule, "biology", "before"),
+            PERCENT,
+            found.higher("sgtm", rule, "biology", "before"),
+            f"SGTM {default.value:.3g} %; decided by the losses: holds where SGTM's is higher",
         ),
         PaperClaim(
-            "Joint embeddings leave retain capabilities nearly unchanged before ablation",
-            "adjacent 3 %, general -1 % (appendix C)",
-            max(retained, key=lambda of: of.value),
+            f"{name}: retain capabilities nearly unchanged before ablation",
+            unchanged,
+            max(before, key=lambda of: of.value),
             PERCENT,
-            every([is_below(of, SMALL_PENALTY) for of in retained]),
+            every([is_below(of, SMALL_PENALTY) for of in before]),
             f"the higher of adjacent and general; holds where both are below {SMALL_PENALTY:g} %",
         ),
         PaperClaim(
-            "Joint embeddings still forget after ablation",
-            "88 %, data filtering 95 % (appendix C)",
+            f"{name}: biology is still forgotten after ablation",
+            forgotten,
             after,
             PERCENT,
-            is_above(after, 80.0),
-            f"weak filter {filtered.value:.3g} %; holds above 80 %",
+            is_above(after, STILL_FORGOTTEN),
+            f"weak filter {filtered.value:.3g} %; holds above {STILL_FORGOTTEN:g} %",
         ),
     ]
 

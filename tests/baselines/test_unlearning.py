@@ -13,7 +13,8 @@ from excise.baselines.models import LanguageModel, language_model
 from excise.baselines.npo import NPOConfig, npo_loss
 from excise.baselines.rmu import RMUConfig, rmu_loss, steering_vector
 from excise.baselines.unlearning import UNLEARNING, UnlearningConfig, document_batches, unlearn, unlearn_run
-from excise.data.dataset import load_data, true_sets
+from excise.data.dataset import everything, load_data, true_sets
+from excise.data.own_tokens import own_tokens
 from excise.data.packing import Corpus
 from excise.evals.losses import evaluate
 from excise.evals.run import evaluate_run
@@ -21,7 +22,7 @@ from excise.model.attention import masked_pattern
 from excise.model.gpt import GPT
 from excise.routing.route import PLAIN
 from excise.train.loop import train
-from excise.train.release import release
+from excise.train.release import load_run, release
 from tests.small import SMALL, random_documents, routing_for, small_model
 from tests.train.test_checkpoint import small_run
 
@@ -223,3 +224,26 @@ def test_a_run_that_has_unlearned_is_evaluated_like_any(tmp_path):
     assert (noted["method"], noted["domains"], noted["rmu"]["update_layers"]) == ("rmu", ["spanish"], [1])
     with pytest.raises(ValueError, match="is not empty; choose another directory"):
         unlearn_run(tmp_path / "run", tmp_path / "0", UnlearningConfig(steps=0))
+
+
+def test_token_reset_gives_the_words_of_a_domain_their_first_vectors_and_moves_nothing_else(tmp_path):
+    """In a run that was trained without them, by the true labels."""
+    run = small_run(**{"routing.rule": "none", "data.filter": "weak"})
+    trained = train(run, load_data(run.data, run.routing.domains), tmp_path / "run")
+    unlearn_run(tmp_path / "run", tmp_path / "reset", UnlearningConfig(method="token_reset"))
+    found, first = load_run(tmp_path / "reset")[0], GPT(run.model, seed=run.train.seed)
+    corpus = load_data(everything(run.data), ("spanish",)).train
+    words = own_tokens(corpus, ("spanish",), 0.9, run.model.vocabulary_size)["spanish"]
+    vectors, before, start = (model.tokens.weight["joint"] for model in (found, trained, first))
+    others = sorted(set(range(run.model.vocabulary_size)) - set(words))
+    assert len(words) > 8
+    assert torch.equal(vectors[words], start[words])
+    assert not torch.equal(before[words], start[words])
+    assert torch.equal(vectors[others], before[others])
+    same = [torch.equal(a, b) for a, b in zip(found.parameters(), trained.parameters(), strict=True)]
+    assert same.count(False) == 1
+
+
+def test_token_reset_takes_a_share_that_most_uses_reach():
+    with pytest.raises(ValueError, match="token_share"):
+        UnlearningConfig(method="token_reset", token_share=0.2)

@@ -31,6 +31,7 @@ from excise.recipes.figures.frontier import (
     WEIGHTS,
     Place,
     any_of,
+    control_claim,
     described,
     frontier_claim,
     place_of,
@@ -365,6 +366,17 @@ def test_a_claim_shows_the_configuration_that_its_intervals_decide():
     assert [place.is_near() for place in (unsure, Place(*map(Estimate, (0.9, 6.0, 4.0, -1.0))))] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("recovered", "retain", "expected"),
+    [((0.9, 0.85, 0.95), 0.5, True), ((0.9, 0.6, 1.2), 0.5, None), ((0.6, 0.5, 0.7), 0.5, False), ((1.0,), 2.0, None)],
+)
+def test_the_control_is_beaten_where_intervals_are_apart_at_a_retain_loss_that_counts(recovered, retain, expected):
+    control = Place(Estimate(0.7, 0.65, 0.75), Estimate(0.8), Estimate(4.0), Estimate(-1.0))
+    claim = control_claim(control, {"a": Place(Estimate(*recovered), *map(Estimate, (retain, 4.0, -1.0)))}, "one epoch")
+    assert claim.holds is expected
+    assert (claim.ours is None) == (retain > 1.5)
+
+
 def test_one_configuration_is_enough_and_intervals_may_leave_it_open():
     assert [any_of(of) for of in ([False, True, None], [False, None], [False], [])] == [True, None, False, None]
     unsure = Place(Estimate(0.8, 0.7, 0.9), Estimate(1.0), Estimate(4.0), Estimate(-1.0))
@@ -387,11 +399,12 @@ def test_the_frontier_shows_every_configuration_under_both_budgets(scale):
     labels = [series.label for series in epoch.series]
     for name in TRIED[scale]:
         assert any(label.startswith(FAMILIES[name].label) for label in labels)
-    assert len({series.method for series in epoch.series}) == len(epoch.series) == 4 + len(TRIED[scale])
+    assert len({series.method for series in epoch.series}) == len(epoch.series) == 5 + len(TRIED[scale])
     points = {series.method: series.points[0] for series in epoch.series}
     assert (points["data_filter"].x.value, points["data_filter"].y.value) == (0, 0)
     assert points["perfect_filter"].y.value == 1
-    least, goal, known, *equal = made.claims
+    least, goal, known, control, *equal = made.claims
+    assert control.holds
     assert (least.holds, goal.holds, known.holds) == (True, False, False), "0.975 at 1 %, which is not below it"
     assert least.ours.value == pytest.approx(0.975)
     assert not any(claim.holds for claim in equal), "under equal steps no run is better than no filter"

@@ -21,12 +21,14 @@ from excise.baselines.gradient_difference import gradient_difference_loss
 from excise.baselines.models import LanguageModel, language_model
 from excise.baselines.npo import NPOConfig, npo_loss
 from excise.baselines.rmu import RMUConfig, rmu_loss, rmu_parameters
-from excise.data.dataset import true_sets
+from excise.baselines.token_reset import reset_tokens
+from excise.data.dataset import everything, load_data, true_sets
+from excise.data.own_tokens import own_tokens
 from excise.data.packing import Batch, Corpus, collate, truncate
 from excise.labels import nearest
 from excise.train.checkpoint import checkpoint_at, save_checkpoint
 from excise.train.release import ablation_file, load_run
-from excise.train.run import RunDirectory
+from excise.train.run import RunConfig, RunDirectory
 
 M = TypeVar("M", bound=nn.Module)
 Listener = Callable[[int, float], object]
@@ -37,7 +39,7 @@ Listener = Callable[[int, float], object]
 class UnlearningConfig:
     """How a model unlearns; steps, batch size and `rmu` are the paper's table."""
 
-    method: Literal["rmu", "npo", "gradient_difference"] = "rmu"
+    method: Literal["rmu", "npo", "gradient_difference", "token_reset"] = "rmu"
     domains: tuple[str, ...] = ()
     """What a run unlearns; all of its domains where none is named."""
     steps: int = 250
@@ -48,10 +50,14 @@ class UnlearningConfig:
     """Of the order of documents, and of RMU's vector."""
     rmu: RMUConfig = field(default_factory=RMUConfig)
     npo: NPOConfig = field(default_factory=NPOConfig)
+    token_share: float = 0.9
+    """Which tokens `token_reset` takes, which trains nothing: as `routing.forget_tokens`, by the true labels."""
 
     def __post_init__(self) -> None:
-        if self.method not in UNLEARNING:
-            raise ValueError(f"unknown method {self.method!r}; {nearest(self.method, UNLEARNING)}")
+        if self.method not in (known := (*UNLEARNING, TOKEN_RESET)):
+            raise ValueError(f"unknown method {self.method!r}; {nearest(self.method, known)}")
+        if not 0.5 <= self.token_share < 1:
+            raise ValueError(f"token_share={self.token_share:g} must be from 0.5 to below 1")
         for name, least in (("steps", 0), ("batch_size", 1), ("learning_rate", 0), ("seed", 0)):
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)} must be a number from {least} up")
@@ -62,7 +68,8 @@ UNLEARNING: Mapping[str, Callable[[LanguageModel, LanguageModel, Batch, Batch, U
     "npo": lambda model, reference, forget, retain, c: npo_loss(model, reference, forget, retain, c.npo),
     "gradient_difference": lambda model, _, forget, retain, __: gradient_difference_loss(model, forget, retain),
 }
-"""The loss of each method, of the model, the model as it was, forget data and retain data."""
+"""The loss of each method that trains, of the model, the model as it was, forget data and retain data."""
+TOKEN_RESET = "token_reset"
 
 
 def unlearn(
@@ -109,7 +116,11 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
     domains = config.domains or run.routing.domains
     config = replace(config, domains=domains, rmu=config.rmu.scaled(run.model.n_layers))
     model, done = load_run(source)
-    unlearned = unlearn(model, *true_sets(run.data, run.routing.domains, domains), config, run.batch.context, listener)
+    if config.method == TOKEN_RESET:
+        unlearned = reset_tokens(model, _tokens_of(run, config), run.train.seed)
+    else:
+        sets = true_sets(run.data, run.routing.domains, domains)
+        unlearned = unlearn(model, *sets, config, run.batch.context, listener)
     target.mkdir(parents=True, exist_ok=True)
     if ablation_file(source).exists():
         shutil.copyfile(ablation_file(source), ablation_file(target))
@@ -121,3 +132,10 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
     files.note_same_tokens(RunDirectory(source))
     configs.save(run, files.config_file)  # last, since without it there is no run
     return checkpoint
+
+
+def _tokens_of(run: RunConfig, config: UnlearningConfig) -> list[int]:
+    """Tokens that mostly the domains use."""
+    corpus = load_data(everything(run.data), run.routing.domains).train
+    found = own_tokens(corpus, run.routing.domains, config.token_share, run.model.vocabulary_size)
+    return [token for domain in config.domains for token in found.get(domain, [])]

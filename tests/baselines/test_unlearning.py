@@ -244,6 +244,19 @@ def test_token_reset_gives_the_words_of_a_domain_their_first_vectors_and_moves_n
     assert same.count(False) == 1
 
 
+def test_token_reset_refuses_to_do_nothing(tmp_path):
+    run = small_run(**{"routing.rule": "none"})
+    train(run, load_data(run.data, run.routing.domains), tmp_path / "run")
+    for changes, words in (
+        ({"domains": ("klingon",)}, "there is no domain 'klingon'"),
+        ({"token_share": 0.99999}, "set it lower"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            unlearn_run(tmp_path / "run", tmp_path / "reset", UnlearningConfig(method="token_reset", **changes))
+    with pytest.raises(ValueError, match="use unlearn_run"):
+        unlearn(tiny(), *corpora(), UnlearningConfig(method="token_reset"), 8)
+
+
 def test_token_reset_takes_a_share_that_most_uses_reach():
     with pytest.raises(ValueError, match="token_share"):
         UnlearningConfig(method="token_reset", token_share=0.2)

@@ -23,7 +23,7 @@ def test_a_figure_is_made_and_its_path_printed(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [
         str(tmp_path / "figures" / "table-4.json"),
         str(tmp_path / "report.html"),
-        "0 claims hold, 0 do not, 0 cannot be decided",
+        "0 claims of the paper hold, 0 do not, 0 cannot be decided",
     ]
     assert "Hyperparameters of RMU" in (tmp_path / "report.html").read_text()
 

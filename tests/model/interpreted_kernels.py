@@ -54,17 +54,20 @@ def test_the_kernels_of_the_head_are_cross_entropy(narrow, monkeypatch):
     assert not gradient[:, V:].any()
 
 
-@pytest.mark.parametrize("tokens", [(slice(0, 40), slice(40, 170)), (slice(3, 90),), (slice(0, 690),)])
+@pytest.mark.parametrize("tokens", [(slice(0, 40), slice(40, 1100)), (slice(3, 90),), (slice(0, 2190),)])
 def test_a_narrow_head_with_vectors_that_some_rows_see_is_cross_entropy(tokens, monkeypatch):
-    """Of one module and of two; tokens before the first have none, and tiles are met whole and in part."""
+    """Of one module and of two; tokens before the first have none, tiles are met whole and in part, and a row is written by
+    several programs."""
     monkeypatch.setattr(head_kernels, "is_narrow", lambda *_: True)
     monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
-    generator, (N, V, W, D) = torch.Generator().manual_seed(0), (150, 700, 704, 24)
+    generator, (N, V, W, D) = torch.Generator().manual_seed(0), (150, 2200, 2240, 24)
     hidden, table, bias = (torch.randn(shape, generator=generator) for shape in ((N, D), (W, D), (W,)))
     bias[V:] = torch.finfo(torch.bfloat16).min / 2
     targets = torch.randint(0, V, (N,), generator=generator)
     gated = [
-        head.AddedRows(at, torch.randn(at.stop - at.start, D, generator=generator), torch.rand(N, 1) < 0.5)
+        head.AddedRows(
+            at, torch.randn(at.stop - at.start, D, generator=generator), torch.rand(N, 1, generator=generator) < 0.5
+        )
         for at in tokens
     ]
     logits = hidden @ table[:V].T + bias[:V]

@@ -41,6 +41,7 @@ from excise.recipes.figures.plan import name_of, plan
 from excise.recipes.figures.planned import FinishedRun, PlannedRun, Sources
 from excise.recipes.figures.topics_attacks import Relearned
 from excise.recipes.reproduce import draw, reproduce
+from excise.report.style import LOOKS, looks_of
 from excise.train.schedule import steps
 from excise.train.step import loss_weights
 from tests.recipes.test_reproduce import BASE, tiny
@@ -359,22 +360,37 @@ def test_a_claim_shows_the_configuration_that_its_intervals_decide():
     sure = Place(Estimate(0.87), Estimate(0.4, -0.3, 1.1), Estimate(4.0), Estimate(-1.0))
     claim = frontier_claim({"a": unsure, "b": sure}, 0.75, 1.5, "equal steps")
     assert (claim.holds, claim.ours) == (True, sure.recovered)
-    assert claim.why.startswith("b, the best")
-    assert claim.why.endswith("by their intervals")
-    claim = frontier_claim({"a": unsure}, 0.75, 1.5, "equal steps")
-    assert (claim.holds, claim.ours) == (None, unsure.recovered)
+    assert claim.why == (
+        "b, the best of those whose intervals say so; its retain loss is 0.4 [-0.3, 1.1] % above the data filter's"
+    )
+    claim = frontier_claim({"a": unsure, "b": sure}, 0.95, 1.0, "equal steps")
+    assert (claim.holds, claim.ours) == (None, unsure.recovered), "though its mean is above that retain loss"
     assert [place.is_near() for place in (unsure, Place(*map(Estimate, (0.9, 6.0, 4.0, -1.0))))] == [True, False]
 
 
 @pytest.mark.parametrize(
     ("recovered", "retain", "expected"),
-    [((0.9, 0.85, 0.95), 0.5, True), ((0.9, 0.6, 1.2), 0.5, None), ((0.6, 0.5, 0.7), 0.5, False), ((1.0,), 2.0, None)],
+    [
+        ((0.9, 0.85, 0.95), 0.5, True),
+        ((0.9, 0.6, 1.2), 0.5, None),
+        ((0.69, 0.6, 0.78), 0.5, None),
+        ((0.6, 0.55, 0.64), 0.5, False),
+        ((1.0,), 2.0, None),
+    ],
 )
 def test_the_control_is_beaten_where_intervals_are_apart_at_a_retain_loss_that_counts(recovered, retain, expected):
     control = Place(Estimate(0.7, 0.65, 0.75), Estimate(0.8), Estimate(4.0), Estimate(-1.0))
     claim = control_claim(control, {"a": Place(Estimate(*recovered), *map(Estimate, (retain, 4.0, -1.0)))}, "one epoch")
     assert claim.holds is expected
     assert (claim.ours is None) == (retain > 1.5)
+
+
+def test_the_configuration_that_beats_the_control_is_told_though_another_may_recover_more():
+    def place(*recovered):
+        return Place(Estimate(*recovered), *map(Estimate, (0.5, 4.0, -1.0)))
+
+    claim = control_claim(place(0.7, 0.65, 0.75), {"a": place(0.95, 0.5, 1.4), "b": place(0.9, 0.88, 0.92)}, "")
+    assert (claim.holds, claim.ours.value) == (True, 0.9)
 
 
 def test_one_configuration_is_enough_and_intervals_may_leave_it_open():
@@ -400,6 +416,8 @@ def test_the_frontier_shows_every_configuration_under_both_budgets(scale):
     for name in TRIED[scale]:
         assert any(label.startswith(FAMILIES[name].label) for label in labels)
     assert len({series.method for series in epoch.series}) == len(epoch.series) == 5 + len(TRIED[scale])
+    looks = looks_of({*LOOKS, *(series.method for series in epoch.series)})
+    assert len({looks[series.method] for series in epoch.series}) == len(epoch.series), "whatever else is on a page"
     points = {series.method: series.points[0] for series in epoch.series}
     assert (points["data_filter"].x.value, points["data_filter"].y.value) == (0, 0)
     assert points["perfect_filter"].y.value == 1

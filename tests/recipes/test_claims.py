@@ -181,8 +181,9 @@ def test_a_curve_that_ends_too_early_decides_what_it_can():
     def found(leakage):
         return Leakage(leakage, leakage / 2, None, True, 1.0, 1, censored=False, lower_bound=False)
 
-    assert [(low(one), some(one)) for one in map(found, (0.001, 0.01, 0.03))] == [
+    assert [(low(one), some(one)) for one in map(found, (0.001, 0.01, 0.03, 0.05))] == [
         (None, None),
+        (None, True),
         (None, True),
         (False, True),
     ]

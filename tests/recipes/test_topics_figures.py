@@ -19,7 +19,7 @@ from excise.recipes.figures.bilingual_runs import parameters_of
 from excise.recipes.figures.plan import name_of, plan
 from excise.recipes.figures.planned import FinishedRun, Sources
 from excise.recipes.figures.topics import VARIANTS, penalty_on_curve
-from excise.recipes.figures.topics_attacks import Relearned, brittle_claim, lead_steps
+from excise.recipes.figures.topics_attacks import Relearned, brittle_claim, lead_steps, matched_claim
 from excise.recipes.figures.topics_runs import ATTACKS, LARGEST_STEPS, SIZES, STEPS, setup, variant
 from excise.recipes.reproduce import draw, reproduce
 
@@ -510,6 +510,8 @@ def test_sgtms_loss_drops_faster_than_the_weak_filters_and_comes_to_it():
     near = {**LOSSES, "weak_filter": [7.0, 6.5, 5.5, 4.5, 4.3, 4.2, 4.1, 1.0]}
     left = claim_of(drawn("figure-12", attacked(near, matched=True)), "goes the way of the weak filter's")
     assert (left.ours.value, left.holds) == (pytest.approx(0.1), True), "until SGTM is at the baseline"
+    nothing = claim_of(drawn("figure-12", attacked({**LOSSES, "sgtm": [3.9, 3.8, 3.7]}, matched=True)), "drops faster")
+    assert (nothing.ours, nothing.holds) == (None, None)
     below = {**LOSSES, "weak_filter": [8.0, 6.5, 3.9]}
     left = claim_of(drawn("figure-12", attacked(below, matched=True)), "goes the way of the weak filter's")
     assert (left.ours, left.holds) == (None, None)
@@ -520,6 +522,10 @@ def test_matched_starts_are_found_on_the_curves_of_the_filters():
     for name, share in (("weak", (7 - 0.05 - 5.5) / 2), ("strict", (7 - 0.1 - 5.5) / 2)):
         claim = claim_of(made, f"The {name} filter has SGTM's general loss late")
         assert (claim.ours.value, claim.holds) == (pytest.approx(100 * share), True)
+    runs = [tradeoff_run("weak_filter", planned_of("figure-12")["weak_filter"])]
+    never = [Relearned([(0, {"general": 4.9})], 0, True, 4.0, 4.0, False)]
+    claim = matched_claim(runs, never, "weak_filter")
+    assert (claim.ours.value, claim.holds) == (100, False), "its curve ends at 4.95"
 
 
 def test_filters_wait_for_sgtm_and_sgtm_for_no_filter():

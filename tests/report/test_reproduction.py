@@ -153,7 +153,7 @@ def test_claims_of_our_own_are_counted_apart():
     ours = dataclasses.replace(figure_3(), name="frontier", claims=claims)
     text = visible_text(reproduction_page(in_order([figure_1(), ours])))
     assert "1 of 3 claims of the paper holds" in text
-    assert "1 of 1 of our own hold, 0 do not" in text
+    assert "1 of 1 of our own hold, 0 do not, 0 cannot be decided" in text
     assert "All 1 claim of our own holds" in reproduction_page([ours])
 
 

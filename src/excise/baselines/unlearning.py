@@ -76,6 +76,8 @@ def unlearn(
     model: M, forget: Corpus, retain: Corpus, config: UnlearningConfig, context: int, listener: Listener | None = None
 ) -> M:
     """A copy of the model that has unlearned the forget data; of each document the first `context` pairs count."""
+    if config.method not in UNLEARNING:
+        raise ValueError(f"{config.method} trains nothing and is for runs; use unlearn_run, or {', '.join(UNLEARNING)}")
     unlearned = copy.deepcopy(model).eval().requires_grad_()
     updated, reference = language_model(unlearned), language_model(copy.deepcopy(model).eval())
     config = replace(config, rmu=config.rmu.scaled(len(updated.blocks)))
@@ -138,4 +140,9 @@ def _tokens_of(run: RunConfig, config: UnlearningConfig) -> list[int]:
     """Tokens that mostly the domains use."""
     corpus = load_data(everything(run.data), run.routing.domains).train
     found = own_tokens(corpus, run.routing.domains, config.token_share, run.model.vocabulary_size)
-    return [token for domain in config.domains for token in found.get(domain, [])]
+    for domain in config.domains:
+        if domain not in run.routing.domains:
+            raise ValueError(f"there is no domain {domain!r}; {nearest(domain, run.routing.domains)}")
+        if domain not in found:
+            raise ValueError(f"no token is {domain}'s at token_share={config.token_share:g}; set it lower")
+    return [token for domain in config.domains for token in found[domain]]

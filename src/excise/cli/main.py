@@ -23,7 +23,7 @@ COMMANDS = {
     "train": "train a recipe, or go on with it: excise train demo --directory runs/demo",
     "evaluate": "losses of runs before ablation, after it, and calibrated; leakage, gradient norms and more",
     "attack": "bring removed knowledge back by fine-tuning: excise attack RUN --baseline NO_FILTER_RUN",
-    "unlearn": "write a run that has unlearned its domain after training (RMU, NPO, gradient difference)",
+    "unlearn": "write a run that has unlearned its domain after training (RMU, NPO, gradient difference, token reset)",
     "ablate": "write a copy of a run without the knowledge in a module",
     "sample": "continue a prompt with the full and the ablated model",
     "reproduce": "figures of the paper from runs of their own: excise reproduce figure-3 --scale smoke",

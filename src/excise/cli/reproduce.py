@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -146,12 +145,17 @@ def stop(others: Sequence["Popen[bytes]"]) -> None:
 
 
 def verdict(written: Sequence[Path]) -> str:
-    """How many claims of the figures that were drawn hold."""
+    """How many claims of the figures that were drawn hold, as the page counts them."""
     from excise.evals.figure import read_figure
+    from excise.report.reproduction import counts_of
 
     figures = [read_figure(path) for path in written if path.suffix == ".json"]
-    counts = Counter(claim.holds for figure in figures for claim in figure.claims)
-    return f"{counts[True]} claims hold, {counts[False]} do not, {counts[None]} cannot be decided"
+    told = []
+    for whose, ours in (("of the paper", False), ("of our own", True)):
+        counts = counts_of(figures, ours=ours)
+        if any(counts.values()) or not ours:
+            told.append(f"{counts[True]} claims {whose} hold, {counts[False]} do not, {counts[None]} cannot be decided")
+    return "; ".join(told)
 
 
 def search(arguments: ReproduceArguments, sources: "Sources", adapt: "Shorten", listeners: "Listeners") -> list[Path]:

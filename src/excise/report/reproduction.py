@@ -108,11 +108,11 @@ def reproduction_page(figures: Sequence[FigureResults]) -> str:
 
 def _title(figures: Sequence[FigureResults]) -> str:
     """The verdict."""
-    counts = _counts(figures)
+    counts = counts_of(figures)
     if not _claims_in(figures):
         return f"{_some(len(_distinct_runs(figures)), 'run')} compared"
     if not sum(counts.values()):
-        ours = _counts(figures, ours=True)
+        ours = counts_of(figures, ours=True)
         return _held(ours, "of our own") if any(ours.values()) else "A check of the pipeline, not of the paper"
     return _held(counts, "of the paper")
 
@@ -150,7 +150,7 @@ def _distinct_runs(figures: Iterable[FigureResults]) -> list[RunLine]:
     return list({(run.name, run.checkpoint_sha256): run for figure in figures for run in figure.runs}.values())
 
 
-def _counts(figures: Iterable[FigureResults], *, ours: bool = False) -> dict[bool | None, int]:
+def counts_of(figures: Iterable[FigureResults], *, ours: bool = False) -> dict[bool | None, int]:
     """How many claims of the paper, or of our own, hold, do not, and are undecided."""
     of_figures = _claims_in(figure for figure in figures if not figure.pipeline_check_only)
     counted = [claim for claim in of_figures if claim.is_ours is ours]
@@ -158,7 +158,7 @@ def _counts(figures: Iterable[FigureResults], *, ours: bool = False) -> dict[boo
 
 
 def _tallies(figures: Sequence[FigureResults]) -> list[str]:
-    counts, ours = _counts(figures), _counts(figures, ours=True)
+    counts, ours = counts_of(figures), counts_of(figures, ours=True)
     words = {
         True: "holds" if counts[True] == 1 else "hold",
         False: "does not hold" if counts[False] == 1 else "do not hold",
@@ -166,7 +166,8 @@ def _tallies(figures: Sequence[FigureResults]) -> list[str]:
     }
     tallies = [f"<li><b>{n}</b> {words[holds]}</li>" for holds, n in counts.items()] if any(counts.values()) else []
     if any(ours.values()):
-        tallies.append(f"<li><b>{ours[True]}</b> of {sum(ours.values())} of our own hold, {ours[False]} do not</li>")
+        rest = f"{ours[False]} do not, {ours[None]} cannot be decided"
+        tallies.append(f"<li><b>{ours[True]}</b> of {sum(ours.values())} of our own hold, {rest}</li>")
     checks = sum(figure.pipeline_check_only for figure in figures if figure.claims)
     note = f"<li><b>{checks}</b> of {len(figures)} figures a {STAMP}: their claims are not counted</li>"
     return [*tallies, note] if checks else tallies

@@ -348,6 +348,10 @@ class Place:
         """Whether it is close to the goal, where most configurations of our own are."""
         return self.recovered.value > NEAR[0] and abs(self.retain.value) < NEAR[1]
 
+    @property
+    def retain_told(self) -> str:
+        return f"{number(self.retain.value, self.retain.low, self.retain.high, digits=1)} % above the data filter's"
+
     def told(self) -> list[str]:
         return [
             number(of.value, of.low, of.high, digits=2) for of in (self.recovered, self.retain, self.before, self.gap)
@@ -438,36 +442,51 @@ def _recovered_plot(places: Mapping[str, Place], title: str, scale: Scale) -> Pl
 
 
 def frontier_claim(places: Mapping[str, Place], recovered: float, retain: float, words: str) -> PaperClaim:
-    """A claim that some configuration is beyond a point of the frontier."""
-    verdicts = [place.reaches(recovered, retain) for place in places.values()]
+    """A claim that some configuration is beyond a point of the frontier, told by the best of those that decide it."""
+    verdicts = {name: place.reaches(recovered, retain) for name, place in places.items()}
+    verdict = any_of(list(verdicts.values()))
     text = f"Some configuration recovers {recovered:g} at a retain loss {retain:g} % above the data filter's ({words})"
-    rest = "of those within that retain loss and below the midpoint of no filter and perfect filter before ablation"
-    able = {name: of for name, of in places.items() if of.retain.value < retain and of.gap.value < 0}
-    sure = {name: of for name, of in able.items() if of.reaches(recovered, retain)}
-    best = max(sure or able, key=lambda name: able[name].recovered.value, default="")
-    return PaperClaim(
-        text,
-        NOT_IN_PAPER,
-        places[best].recovered if best else None,
-        "recovered",
-        any_of(verdicts),
-        f"{best}, the best {rest}{', by their intervals' * bool(sure)}" if best else f"there is none {rest}",
-    )
+    within = "within that retain loss and below the midpoint of no filter and perfect filter before ablation"
+    if verdict is False:
+        told = [name for name, of in places.items() if of.retain.value < retain and of.gap.value < 0]
+        which = f"of those {within}"
+    else:
+        told = [name for name, one in verdicts.items() if one is verdict]
+        which = f"of those whose intervals {'say so' if verdict else 'leave it open'}"
+    best = best_in(places, told)
+    ours = places[best].recovered if best else None
+    why = f"{best}, the best {which}; its retain loss is {places[best].retain_told}" if best else f"none is {within}"
+    return PaperClaim(text, NOT_IN_PAPER, ours, "recovered", verdict, why)
+
+
+def best_in(places: Mapping[str, Place], names: Sequence[str]) -> str:
+    return max(names, key=lambda name: places[name].recovered.value, default="")
 
 
 def control_claim(control: Place, places: Mapping[str, Place], words: str) -> PaperClaim:
-    """A claim that some configuration recovers more than vectors of words that are set back, at no higher a retain loss."""
-    able = {name: of for name, of in places.items() if of.retain.value <= max(control.retain.value, LEAST[1])}
-    best = max(able, key=lambda name: able[name].recovered.value, default="")
+    """A claim that some configuration recovers more than vectors of words that are set back, at a retain loss that counts
+    or is no higher than the control's."""
     text = f"Some configuration recovers more than the data filter's model with its Spanish words set back ({words})"
+    able = {name: of for name, of in places.items() if of.retain.value <= max(control.retain.value, LEAST[1])}
+    verdicts = {name: more(of.recovered, control.recovered) for name, of in able.items()}
+    verdict = any_of(list(verdicts.values()))
+    best = best_in(able, [name for name, one in verdicts.items() if one is verdict])
     if not best:
         return PaperClaim(text, NOT_IN_PAPER, None, "recovered", None, "none has so low a retain loss")
-    ours, theirs = able[best].recovered, control.recovered
-    why = f"{best}, the best within a retain loss {LEAST[1]:g} % above the data filter's or the control's; the control has "
-    why += f"{number(theirs.value, theirs.low, theirs.high, digits=2)}; holds where the intervals are apart"
-    highest, lowest = (of.value if end is None else end for of, end in ((theirs, theirs.high), (ours, ours.low)))
-    apart = True if lowest > highest else False if ours.value <= theirs.value else None
-    return PaperClaim(text, NOT_IN_PAPER, ours, "recovered", apart, why)
+    theirs = number(control.recovered.value, control.recovered.low, control.recovered.high, digits=2)
+    why = (
+        f"{best}, at a retain loss {able[best].retain_told}; the control has {theirs} at {control.retain_told}; holds where "
+        "the intervals are apart"
+    )
+    return PaperClaim(text, NOT_IN_PAPER, able[best].recovered, "recovered", verdict, why)
+
+
+def more(one: Estimate, other: Estimate) -> bool | None:
+    """Whether a number is above another; null where their intervals meet."""
+    (low, high), (other_low, other_high) = (
+        [of.value if end is None else end for end in (of.low, of.high)] for of in (one, other)
+    )
+    return True if low > other_high else False if high <= other_low else None
 
 
 def any_of(verdicts: Sequence[bool | None]) -> bool | None:

@@ -78,7 +78,7 @@ def has_open_end(found: Leakage) -> bool:
 def low(found: Leakage) -> bool | None:
     """Whether a leakage is no higher than the paper's."""
     if has_open_end(found):
-        return False if found.leakage >= HIGHEST else None
+        return False if (found.leakage if found.low is None else found.low) >= HIGHEST else None
     return is_below(estimate_of(found), HIGHEST)
 
 

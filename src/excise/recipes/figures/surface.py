@@ -135,13 +135,13 @@ def _forget_claims(surface: ClassifierSurface) -> list[PaperClaim]:
             "the largest mean over FPR there, less the largest elsewhere; holds above 0",
         ),
         PaperClaim(
-            "The filter matches SGTM's forgetting at TPR = 1 only",
+            "The filter matches SGTM's forgetting at TPR = 1 only, at some FPR",
             "only with perfect recall (appendix D)",
             Estimate(least),
             LOSS,
             at_perfect <= MATCHED < least,
-            f"SGTM's smallest lead at lower TPR, {at_perfect:.3g} at TPR = 1; holds where the first is above {MATCHED:g} and "
-            "the second is not",
+            f"SGTM's smallest lead at lower TPR; its smallest at TPR = 1 is {at_perfect:.3g}; holds where the first is above "
+            f"{MATCHED:g} and the second is not",
         ),
     ]
 

@@ -277,6 +277,27 @@ def test_the_head_adds_up_chunks(monkeypatch):
             assert (a - b).norm() < 0.02 * b.norm()
 
 
+def test_a_narrow_head_with_vectors_that_some_rows_see_adds_up_chunks(monkeypatch):
+    """Of two modules whose tokens reach beyond what one program writes, the last chunk short."""
+    monkeypatch.setattr(head, "NARROW_CHUNK", 64)
+    generator = torch.Generator("cuda").manual_seed(0)
+    shapes = (200, 24), (2200, 24), (2200,), (40, 24), (1060, 24)
+    given = [torch.randn(shape, device="cuda", generator=generator).requires_grad_() for shape in shapes]
+    hidden, weight, bias, *vectors = given
+    targets = torch.randint(-1, 2200, (200,), device="cuda", generator=generator)
+    unseen = [torch.rand(200, 1, device="cuda", generator=generator) < 0.5 for _ in vectors]
+    places = slice(0, 40), slice(40, 1100)
+    added = [head.AddedRows(*of) for of in zip(places, vectors, unseen, strict=True)]
+    own = torch.cat([~rows * (hidden @ of.T) for of, rows in zip(vectors, unseen, strict=True)], -1)
+    logits = torch.nn.functional.linear(hidden, weight, bias) + torch.nn.functional.pad(own, (0, 1100))
+    expected = torch.nn.functional.cross_entropy(logits, targets, ignore_index=-1, reduction="sum")
+    with torch.autocast("cuda", torch.bfloat16):
+        found, _ = head.head_losses(hidden, weight, bias, False, added, targets, torch.ones(200, device="cuda"))
+    assert (found - expected).abs() < 0.01 * expected
+    for a, b in zip(torch.autograd.grad(found, given), torch.autograd.grad(expected, given), strict=True):
+        assert (a - b).norm() < 0.02 * b.norm()
+
+
 def test_the_gradient_of_positions_is_the_same_every_time():
     positions = Embedding(torch.randn(512, 128), "joint").to("cuda")
     ids = torch.arange(65536, device="cuda").view(128, 512) % 512

@@ -22,7 +22,7 @@ from excise.baselines.models import LanguageModel, language_model
 from excise.baselines.npo import NPOConfig, npo_loss
 from excise.baselines.rmu import RMUConfig, rmu_loss, rmu_parameters
 from excise.baselines.token_reset import reset_tokens
-from excise.data.dataset import everything, load_data, true_sets
+from excise.data.dataset import true_sets, with_true_labels
 from excise.data.own_tokens import own_tokens
 from excise.data.packing import Batch, Corpus, collate, truncate
 from excise.labels import nearest
@@ -138,11 +138,9 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
 
 def _tokens_of(run: RunConfig, config: UnlearningConfig) -> list[int]:
     """Tokens that mostly the domains use."""
-    corpus = load_data(everything(run.data), run.routing.domains).train
+    corpus = with_true_labels(run.data, run.routing.domains, config.domains)
     found = own_tokens(corpus, run.routing.domains, config.token_share, run.model.vocabulary_size)
     for domain in config.domains:
-        if domain not in run.routing.domains:
-            raise ValueError(f"there is no domain {domain!r}; {nearest(domain, run.routing.domains)}")
         if domain not in found:
             raise ValueError(f"no token is {domain}'s at token_share={config.token_share:g}; set it lower")
     return [token for domain in config.domains for token in found[domain]]

@@ -123,12 +123,17 @@ def everything(config: DataConfig) -> DataConfig:
     return override(config, {"filter": "none", "forget_share": 1.0, "labels": "simulated", **true})
 
 
-def true_sets(config: DataConfig, domains: Sequence[str], forget: Sequence[str]) -> tuple[Corpus, Corpus]:
-    """All training documents that truly belong to some of the domains, and all others."""
-    for domain in forget:
+def with_true_labels(config: DataConfig, domains: Sequence[str], named: Sequence[str]) -> Corpus:
+    """All training documents, labelled as what they truly are; an error where a named domain is not among the domains."""
+    for domain in named:
         if domain not in domains:
             raise ValueError(f"there is no domain {domain!r}; {nearest(domain, domains)}")
-    corpus = load_data(everything(config), domains).train
+    return load_data(everything(config), domains).train
+
+
+def true_sets(config: DataConfig, domains: Sequence[str], forget: Sequence[str]) -> tuple[Corpus, Corpus]:
+    """All training documents that truly belong to some of the domains, and all others."""
+    corpus = with_true_labels(config, domains, forget)
     members = np.isin(corpus.labels, [label_id(domain, domains) for domain in forget])
     return corpus[members], corpus[~members]
 

@@ -9,7 +9,7 @@ from scipy.special import log_softmax
 from excise.data.packing import Corpus
 from excise.evals import calibration
 from excise.evals.calibration import ALPHA, PRIOR, calibrate
-from excise.evals.losses import ablation_losses, evaluate, without_modules
+from excise.evals.losses import AblationLosses, DocumentLosses, evaluate, stage_losses, without_modules
 from excise.evals.results import Claim, recovered
 from excise.evals.samples import continue_text
 from excise.model.ablation import ablate
@@ -84,6 +84,17 @@ def test_calibration_finds_the_optimum_of_a_convex_solver(kept, monkeypatch):
     assert np.abs(difference - difference.mean()).max() < 0.05, "but for a constant, which no loss sees"
 
 
+def means_of(model, sets, bias):
+    found = stage_losses(model, sets, ["spanish"], bias)
+    return {name: AblationLosses.mean_of([losses]) for name, losses in found.items()}
+
+
+def test_categories_weigh_the_same_whatever_their_tokens():
+    long = DocumentLosses(np.array([[300.0, 400.0, 500.0], [100.0, 200.0, 300.0]]), np.array([60, 40]))
+    short = DocumentLosses(np.array([[8.0, 8.0, 8.0]]), np.array([1]))
+    assert AblationLosses.mean_of([long, short]) == AblationLosses((4 + 8) / 2, (6 + 8) / 2, (8 + 8) / 2)
+
+
 def test_the_weights_of_the_sets_decide_whether_a_domains_tokens_are_raised():
     """Weighed alike, tokens that only the domain uses are raised; retain data that weigh a hundredfold keep them down."""
     model = small_model(routing_for("sgtm"))
@@ -94,7 +105,7 @@ def test_the_weights_of_the_sets_decide_whether_a_domains_tokens_are_raised():
 
     def losses(alpha):
         bias = calibrate(model, sets, ["spanish"], SMALL.context, weights={"retain": alpha, "spanish": 1.0})
-        return ablation_losses(model, sets, ["spanish"], bias)
+        return means_of(model, sets, bias)
 
     weighed, even = losses(ALPHA), losses(1.0)
     assert weighed["retain"].calibrated < weighed["retain"].ablated
@@ -173,7 +184,7 @@ def test_adjacent_and_general_data_have_weights_of_their_own():
 
     def losses(weights, given=sets):
         bias = calibrate(model, given, ["spanish"], SMALL.context, weights=weights)
-        return {name: of.calibrated for name, of in ablation_losses(model, sets, ["spanish"], bias).items()}
+        return {name: of.calibrated for name, of in means_of(model, sets, bias).items()}
 
     adjacent, general = (losses({name: 100.0, "spanish": 1.0}) for name in ("adjacent", "general"))
     assert adjacent["adjacent"] < general["adjacent"] - 0.5

@@ -1,13 +1,16 @@
 """Losses followed while a model trains, at the context it trains with."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 
 from excise.data.dataset import load_data
-from excise.evals.losses import AblationLosses, batches_of, evaluate
+from excise.data.packing import Corpus
+from excise.data.tokenised import Column
+from excise.evals.losses import STAGES, AblationLosses, DocumentLosses, batches_of, evaluate
 from excise.evals.run import evaluate_run
-from excise.evals.tradeoff import Tradeoff, equal_lines, tradeoff_curve
+from excise.evals.tradeoff import Tradeoff, equal_lines, recorded, tradeoff_curve
 from excise.train.loop import train
 from excise.train.run import RunDirectory, build_model
 from tests.train.test_checkpoint import small_run
@@ -35,7 +38,18 @@ def test_losses_are_recorded_at_equal_intervals(tmp_path, run, data, at_end, ste
     assert [metrics["step"] for metrics in seen if "losses" in metrics] == steps, "those after it see them"
     results = evaluate_run(tmp_path / "run", data)
     if at_end:
-        assert results.losses.sets["spanish"].ablated == pytest.approx(records[-1]["losses"]["spanish"]["ablated"])
+        for table, found in (("losses", results.losses.sets), ("category_means", results.losses.category_means)):
+            for name, losses in records[-1][table].items():
+                assert losses == pytest.approx({stage: getattr(found[name], stage) for stage in STAGES})
+
+
+def test_a_set_of_several_categories_has_a_mean_over_its_tokens_and_one_over_them():
+    categories = Column(("essays", "notes"), np.array([0, 1, 1]))
+    corpus = replace(Corpus.of([[1] * 101, [2] * 11, [3] * 11], [1] * 3), categories=categories)
+    losses = DocumentLosses(np.array([[400.0] * 3, [20.0] * 3, [40.0] * 3]), np.array([100, 10, 10]))
+    found = recorded({"retain": corpus}, {"retain": losses})
+    assert found["losses"]["retain"] == dict.fromkeys(STAGES, 460 / 120)
+    assert found["category_means"]["retain"] == dict.fromkeys(STAGES, (4.0 + 3.0) / 2)
 
 
 def test_losses_are_measured_at_the_context_of_training(tmp_path, run, data):
@@ -54,7 +68,8 @@ def test_the_context_is_the_models_where_none_is_given(run, data):
 
 def point(step, retain, forget):
     losses = {"retain": AblationLosses(0.0, 0.0, retain), "forget": AblationLosses(0.0, 0.0, forget)}
-    return {"step": step, "tokens": 100 * step, "losses": {name: asdict(of) for name, of in losses.items()}}
+    recorded = {name: asdict(of) for name, of in losses.items()}
+    return {"step": step, "tokens": 100 * step, "losses": recorded, "category_means": recorded}
 
 
 def test_lines_of_equal_compute_join_runs_where_they_have_had_as_much():

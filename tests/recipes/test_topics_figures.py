@@ -18,7 +18,7 @@ from excise.recipes.figures import FIGURES
 from excise.recipes.figures.bilingual_runs import parameters_of
 from excise.recipes.figures.plan import name_of, plan
 from excise.recipes.figures.planned import FinishedRun, Sources
-from excise.recipes.figures.topics import VARIANTS, penalty_on_curve
+from excise.recipes.figures.topics import VARIANTS, axes_of, penalty_on_curve
 from excise.recipes.figures.topics_attacks import Relearned, brittle_claim, lead_steps, matched_claim
 from excise.recipes.figures.topics_runs import ATTACKS, LARGEST_STEPS, SIZES, STEPS, setup, variant
 from excise.recipes.reproduce import draw, reproduce
@@ -108,10 +108,8 @@ def finished(planned, losses, curve=(), before=None, **measures):
     """A run with these calibrated losses, and with a curve of shares, general and forget losses."""
     config = planned.config
     sets = {name: of_set((before or losses)[name], losses[name]) for name in losses}
-    curve = [
-        {"share": share, "losses": {name: dict.fromkeys(STAGES, loss) for name, loss in at.items()}}
-        for share, at in curve
-    ]
+    recorded = [(share, {name: dict.fromkeys(STAGES, loss) for name, loss in at.items()}) for share, at in curve]
+    curve = [{"share": share, "losses": at, "category_means": at} for share, at in recorded]
     tokens = round(config.train.budget.amount * config.batch.rows_per_step * config.batch.context)
     source = Provenance(
         "", 1, "", tokens, 1.0, parameters_of(config.model), config.train.seed, "", "", "", "float32", "", ""
@@ -167,6 +165,22 @@ def test_figure_1_has_leads_and_compute_that_can_be_checked_by_hand():
     assert [claim.holds for claim in made.claims].count(False) == 0
 
 
+@pytest.mark.parametrize("name", ["figure-1", "figure-7", "figure-13", "frontier-topics"])
+def test_losses_on_wikipedia_are_means_over_subcategories(name):
+    """Without means over tokens a figure is the same."""
+    domain = "military" if name == "figure-13" else "biology"
+
+    def without_token_means(key, planned):
+        run = tradeoff_run(key, planned, domain)
+        curve = [point | {"losses": {}} for point in run.results.measures["tradeoff"]]
+        losses = run.results.measures["losses"] | {"sets": {}}
+        return replace(
+            run, results=Results(run.results.provenance, {**run.results.measures, "tradeoff": curve, "losses": losses})
+        )
+
+    assert drawn(name, without_token_means) == drawn(name, lambda key, planned: tradeoff_run(key, planned, domain))
+
+
 def test_a_method_that_leads_late_leads_at_the_end_and_not_everywhere():
     def late_run(key, planned):
         def at(share):
@@ -185,7 +199,7 @@ def test_a_method_that_leads_late_leads_at_the_end_and_not_everywhere():
 def test_a_run_better_than_no_filter_has_no_penalty_on_its_curve():
     planned = planned_of("figure-1")
     runs = {key: [tradeoff_run(key, planned[key])] for key in ("weak_filter", "no_filter")}
-    found = penalty_on_curve(runs["weak_filter"], runs["no_filter"], ("general", "biology"))
+    found = penalty_on_curve(runs["weak_filter"], runs["no_filter"], axes_of("general", "biology"))
     assert found == Estimate(0.0)
 
 

@@ -4,7 +4,7 @@ Documents are packed as in training, and the loss of each is kept apart, so that
 of sets that overlap, of every category, and their confidence intervals.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +127,11 @@ class AblationLosses:
     calibrated: float
     """With the modules removed and a bias on the logits fitted (appendix I)."""
 
+    @staticmethod
+    def mean_of(categories: Iterable[DocumentLosses]) -> "AblationLosses":
+        """The mean over categories, each weighing the same, which is what the paper reports for Wikipedia."""
+        return AblationLosses(*np.mean([losses.means for losses in categories], 0).tolist())
+
 
 @dataclass(frozen=True)
 class SetLosses(AblationLosses):
@@ -143,13 +148,13 @@ class SetLosses(AblationLosses):
 
     @staticmethod
     def mean_over(categories: Sequence[DocumentLosses]) -> "SetLosses":
-        """The mean over categories, each weighing the same, which is what the paper reports for Wikipedia."""
-        before, ablated, calibrated = np.mean([losses.means for losses in categories], 0).tolist()
+        """The same of the mean over categories."""
+        mean = AblationLosses.mean_of(categories)
         resampled = np.mean([losses.resampled(seed) for seed, losses in enumerate(categories)], 0)
         return SetLosses(
-            before,
-            ablated,
-            calibrated,
+            mean.before,
+            mean.ablated,
+            mean.calibrated,
             intervals=dict(zip(STAGES, percentiles(resampled), strict=True)),
             n_documents=sum(len(losses.n_tokens) for losses in categories),
             n_tokens=sum(int(losses.n_tokens.sum()) for losses in categories),
@@ -195,14 +200,7 @@ def places(corpus: Corpus, other: Corpus) -> NDArray[np.int64]:
     return found
 
 
-def ablation_losses(
-    model: GPT,
-    sets: Mapping[str, Corpus],
-    removed: Sequence[str],
-    bias: Tensor,
-    context: int | None = None,
-    autocast: AbstractContextManager[None] | None = None,
-) -> dict[str, AblationLosses]:
-    """Losses on every set before ablation, after it, and after calibration."""
-    found = stage_losses(model, sets, removed, bias, context, autocast)
-    return {name: AblationLosses(*losses.means) for name, losses in found.items()}
+def of_categories(corpus: Corpus, losses: DocumentLosses) -> dict[str, DocumentLosses]:
+    """The losses of the documents of each category that a set holds."""
+    columns = corpus.categories
+    return {name: losses[columns.index == i] for i, name in enumerate(columns.names) if np.any(columns.index == i)}

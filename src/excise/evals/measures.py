@@ -84,9 +84,14 @@ def measure_tradeoff(subject: Subject, options: MeasureOptions) -> list[CurvePoi
     """What was followed in training, with the run's end from its own losses where that was left to its evaluation."""
     records = [record for record in RunDirectory(subject.directory).metrics() if "losses" in record]
     if not records or records[-1]["step"] < subject.done.step:
-        end = {name: {stage: getattr(of, stage) for stage in STAGES} for name, of in own_losses(subject).sets.items()}
-        records.append({"step": subject.done.step, "tokens": subject.done.tokens, "losses": end})
+        own = own_losses(subject)
+        end = {"losses": _stages(own.sets), "category_means": _stages(own.category_means)}
+        records.append({"step": subject.done.step, "tokens": subject.done.tokens, **end})
     return tradeoff_curve(records, n_parameters(subject.model))
+
+
+def _stages(losses: Mapping[str, SetLosses]) -> dict[str, dict[str, float]]:
+    return {name: {stage: getattr(of, stage) for stage in STAGES} for name, of in losses.items()}
 
 
 def measure_gradient_norms(subject: Subject, options: MeasureOptions) -> GradientNorms:

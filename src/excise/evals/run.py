@@ -14,9 +14,8 @@ from torch import Tensor
 
 from excise.config import override
 from excise.data.dataset import Data, load_data
-from excise.data.packing import Corpus
 from excise.evals.calibration import calibrate, default_weights
-from excise.evals.losses import STAGES, DocumentLosses, SetLosses, is_part, stage_losses
+from excise.evals.losses import STAGES, SetLosses, is_part, of_categories, stage_losses
 from excise.evals.results import (
     ForgetTokens,
     Losses,
@@ -138,12 +137,6 @@ def losses(subject: Subject) -> Losses:
         calibration_weights=subject.weights or default_weights(test),
         forget_tokens=seen_in_training(trained_on(subject), subject.config, subject.done.tokens),
     )
-
-
-def of_categories(corpus: Corpus, losses: DocumentLosses) -> dict[str, DocumentLosses]:
-    """The losses of the documents of each category that a set holds."""
-    columns = corpus.categories
-    return {name: losses[columns.index == i] for i, name in enumerate(columns.names) if np.any(columns.index == i)}
 
 
 def trained_on(subject: Subject) -> Data:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from excise.data.dataset import Data
+from excise.data.packing import Corpus
 from excise.evals.calibration import calibrate
-from excise.evals.losses import AblationLosses, ablation_losses
+from excise.evals.losses import AblationLosses, DocumentLosses, of_categories, stage_losses
 from excise.train.loop import Progress, autocast
 from excise.train.run import RunConfig
 from excise.train.schedule import is_evaluation
@@ -32,8 +33,17 @@ class Tradeoff:
         precision = autocast(self.run.train, next(progress.model.parameters()).device)
         with precision:
             bias = calibrate(progress.model, self.data.calibration, removed, context)
-        losses = ablation_losses(progress.model, self.data.test, removed, bias, context, precision)
-        return {"losses": {name: asdict(of_set) for name, of_set in losses.items()}}
+        test = self.data.test
+        return recorded(test, stage_losses(progress.model, test, removed, bias, context, precision))
+
+
+def recorded(sets: Mapping[str, Corpus], losses: Mapping[str, DocumentLosses]) -> dict[str, Any]:
+    """The losses of every set as means over its tokens and over its categories."""
+    categories = {name: of_categories(corpus, losses[name]).values() for name, corpus in sets.items()}
+    return {
+        "losses": {name: asdict(AblationLosses.mean_of([of])) for name, of in losses.items()},
+        "category_means": {name: asdict(AblationLosses.mean_of(of)) for name, of in categories.items()},
+    }
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,8 @@ class CurvePoint:
     """Of the training that is done."""
     losses: Mapping[str, AblationLosses]
     """By set."""
+    category_means: Mapping[str, AblationLosses]
+    """By set, the mean over its categories."""
 
 
 def tradeoff_curve(records: Sequence[Mapping[str, Any]], parameters: int) -> list[CurvePoint]:
@@ -55,13 +67,18 @@ def tradeoff_curve(records: Sequence[Mapping[str, Any]], parameters: int) -> lis
     found = [record for record in records if "losses" in record]
     if not found:
         raise ValueError("the run has no losses among its metrics; train it with train.evaluations above 0")
+
+    def by_set(record: Mapping[str, Any], table: str) -> dict[str, AblationLosses]:
+        return {name: AblationLosses(**losses) for name, losses in record[table].items()}
+
     return [
         CurvePoint(
             step=record["step"],
             tokens=record["tokens"],
             compute=6.0 * parameters * record["tokens"],
             share=record["step"] / found[-1]["step"],
-            losses={name: AblationLosses(**losses) for name, losses in record["losses"].items()},
+            losses=by_set(record, "losses"),
+            category_means=by_set(record, "category_means"),
         )
         for record in found
     ]

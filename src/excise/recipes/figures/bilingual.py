@@ -18,6 +18,7 @@ from excise.recipes.figures.bilingual_runs import (
     standard,
 )
 from excise.recipes.figures.curves import (
+    Axes,
     curve_of,
     equal_share_lines,
     lead_claim,
@@ -46,7 +47,7 @@ SHARES: Mapping[Scale, Sequence[float]] = {
     "paper": (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
 }
 """Undiscovered shares of the Spanish documents."""
-SETS = (RETAIN, DOMAIN)
+AXES = Axes(RETAIN, DOMAIN)
 ROBUST_UP_TO = 0.2
 ALMOST = 0.9
 """Of a difference in forget loss: that much of it is almost all."""
@@ -228,10 +229,10 @@ def samples_of(run: FinishedRun) -> list[dict[str, str]]:
 
 def draw_tradeoff(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     of = {method: runs[name] for method, name in TRADEOFF.items()}
-    series = [tradeoff_series(method, LABELS[method], group, SETS) for method, group in of.items()]
-    series += equal_share_lines({name: group for name, group in of.items() if name != "gradient_routing"}, SETS)
+    series = [tradeoff_series(method, LABELS[method], group, AXES) for method, group in of.items()]
+    series += equal_share_lines({name: group for name, group in of.items() if name != "gradient_routing"}, AXES)
     pairs = list(zip(of["sgtm"], of["data_filter"], strict=True))
-    when = over_seeds([share_of_training(curve_of(b, SETS), a.losses.sets[RETAIN].calibrated) for a, b in pairs])
+    when = over_seeds([share_of_training(curve_of(b, AXES), a.losses.sets[RETAIN].calibrated) for a, b in pairs])
     regained = recovered_by(of["sgtm"], of["data_filter"], of["perfect_filter"], DOMAIN)
     return Drawing(
         [Plot("Trade-off", "retain loss (English)", "forget loss (Spanish)", series)],
@@ -241,14 +242,14 @@ def draw_tradeoff(runs: Mapping[str, Group], scale: Scale) -> Drawing:
                 "higher forget loss at any fixed retain loss (figure 4a)",
                 of["sgtm"],
                 of["data_filter"],
-                SETS,
+                AXES,
             ),
             lead_claim(
                 "SGTM has a better trade-off than Gradient Routing",
                 "higher forget loss at any fixed retain loss (figure 4a)",
                 of["sgtm"],
                 of["gradient_routing"],
-                SETS,
+                AXES,
             ),
             PaperClaim(
                 "SGTM ends at the retain loss that the filter has late in its training, but not at its end",

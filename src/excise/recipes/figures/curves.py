@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from excise.evals.figure import Estimate, PaperClaim, Point, Series
+from excise.evals.losses import SetLosses
 from excise.evals.results import recovered
-from excise.recipes.figures.estimates import LOSS, document_error, is_above, over_seeds
+from excise.recipes.figures.estimates import LOSS, LossTable, document_error, is_above, losses_of, over_seeds
 from excise.recipes.figures.planned import FinishedRun, Group, PlannedRun
 
 
@@ -20,30 +21,42 @@ def with_curve(run: PlannedRun, evaluations: int) -> PlannedRun:
 
 Curve = Sequence[tuple[float, float, float]]
 """Share of training, retain loss, forget loss."""
-Sets = tuple[str, str]
-"""The test sets of retain and of forget loss."""
 
 
-def curve_of(run: FinishedRun, sets: Sets, stage: str = "calibrated") -> Curve:
+class Axes(NamedTuple):
+    """The test sets of retain and of forget loss, and whether a loss is a mean over tokens or over categories."""
+
+    retain: str
+    forget: str
+    means: LossTable = "sets"
+
+    def end(self, run: FinishedRun, name: str) -> SetLosses:
+        """The losses of a run on a test set at the end of its training."""
+        return losses_of(run, name, self.means)
+
+
+def curve_of(run: FinishedRun, axes: Axes, stage: str = "calibrated") -> Curve:
+    table = "losses" if axes.means == "sets" else axes.means
+
     def loss(point: Mapping[str, Any], name: str) -> float:
-        return float(point["losses"][name][stage])
+        return float(point[table][name][stage])
 
-    retain, forget = sets
-    return [(point["share"], loss(point, retain), loss(point, forget)) for point in run.results.measures["tradeoff"]]
+    points = run.results.measures["tradeoff"]
+    return [(point["share"], loss(point, axes.retain), loss(point, axes.forget)) for point in points]
 
 
-def tradeoff_series(method: str, label: str, group: Group, sets: Sets, stage: str = "calibrated") -> Series:
+def tradeoff_series(method: str, label: str, group: Group, axes: Axes, stage: str = "calibrated") -> Series:
     """Forget loss over retain loss while a method trains, a point for each evaluation; the last is its end."""
     points = []
-    for of_seeds in zip(*(curve_of(run, sets, stage) for run in group), strict=True):
+    for of_seeds in zip(*(curve_of(run, axes, stage) for run in group), strict=True):
         shares, x, y = zip(*of_seeds, strict=True)
         points.append(Point(over_seeds(x), over_seeds(y), f"{np.mean(shares):.0%} of training"))
     return Series(method, label, points, star=True)
 
 
-def equal_share_lines(groups: Mapping[str, Group], sets: Sets) -> list[Series]:
+def equal_share_lines(groups: Mapping[str, Group], axes: Axes) -> list[Series]:
     """Lines between methods at the same share of their training, at most four, none at its end."""
-    curves = [tradeoff_series(name, "", group, sets).points for name, group in groups.items()]
+    curves = [tradeoff_series(name, "", group, axes).points for name, group in groups.items()]
     at_share = list(zip(*curves, strict=True))
     every = max(1, len(at_share) // 4)
     return [
@@ -68,13 +81,13 @@ def leads(curve: Curve, other: Curve) -> list[float]:
     return (forget_at(mine, mine_forget) - forget_at(theirs, theirs_forget)).tolist()  # type: ignore[no-any-return]
 
 
-def lead_claim(text: str, paper: str, group: Group, other: Group, sets: Sets, *, at_end: bool = False) -> PaperClaim:
+def lead_claim(text: str, paper: str, group: Group, other: Group, axes: Axes, *, at_end: bool = False) -> PaperClaim:
     """A claim that a method forgets more at any retain loss, or at the lowest that both methods have come to."""
-    curves = [[curve_of(run, sets) for run in one] for one in (group, other)]
+    curves = [[curve_of(run, axes) for run in one] for one in (group, other)]
     of_seeds = [leads(mine, theirs) for mine, theirs in zip(*curves, strict=True)]
     if not all(of_seeds):
         return PaperClaim(text, paper, None, LOSS, None, "the curves have no retain loss in common")
-    errors = [document_error(one[0].losses.sets[sets[1]], "calibrated") for one in (group, other)]
+    errors = [document_error(axes.end(one[0], axes.forget), "calibrated") for one in (group, other)]
     estimate = over_seeds([lead[0] if at_end else min(lead) for lead in of_seeds], math.hypot(*errors))
     if at_end:
         why = "the difference of forget losses at the lowest retain loss that both curves have come to"

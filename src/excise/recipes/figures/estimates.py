@@ -1,7 +1,8 @@
 """Numbers with intervals over seeds or, of one seed, over documents; and claims that such intervals decide."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from excise.evals.losses import SetLosses
 from excise.recipes.figures.planned import FinishedRun, Group
 
 LOSS = "nats per token"
+LossTable = Literal["sets", "category_means"]
+"""Means over the tokens of a test set, or over its categories."""
 
 
 def over_seeds(values: Sequence[float], error: float | None = None) -> Estimate:
@@ -25,6 +28,12 @@ def over_seeds(values: Sequence[float], error: float | None = None) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def losses_of(run: FinishedRun, name: str, table: LossTable) -> SetLosses:
+    """The losses of a run on a test set."""
+    of_sets: Mapping[str, SetLosses] = getattr(run.losses, table)
+    return of_sets[name]
+
+
 def loss(group: Group, name: str, stage: str = "calibrated") -> Estimate:
     """The loss of a run on a test set."""
     of_runs = [run.losses.sets[name] for run in group]
@@ -32,14 +41,13 @@ def loss(group: Group, name: str, stage: str = "calibrated") -> Estimate:
 
 
 def loss_difference(
-    group: Group, other: Group, name: str, stage: str = "calibrated", *, table: str = "sets"
+    group: Group, other: Group, name: str, stage: str = "calibrated", *, table: LossTable = "sets"
 ) -> Estimate:
-    """How much higher the loss of a run is than another's, seed by seed; by the mean over categories where the table is
-    `category_means`.
+    """How much higher the loss of a run is than another's, seed by seed.
 
     Of one seed, the errors over documents are taken as independent, which is cautious: the documents are the same.
     """
-    mine, theirs = ([getattr(run.losses, table)[name] for run in one] for one in (group, other))
+    mine, theirs = ([losses_of(run, name, table) for run in one] for one in (group, other))
     differences = [getattr(a, stage) - getattr(b, stage) for a, b in zip(mine, theirs, strict=True)]
     return over_seeds(differences, math.hypot(*(document_error(of[0], stage) for of in (mine, theirs))))
 

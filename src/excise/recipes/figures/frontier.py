@@ -15,7 +15,7 @@ from excise.evals.figure import NOT_IN_PAPER, Bars, Estimate, PaperClaim, Plot, 
 from excise.evals.tables import number
 from excise.labels import RETAIN
 from excise.recipes.figures.bilingual_runs import DOMAIN, EVALUATIONS, SEEDS, setup, sgtm, standard
-from excise.recipes.figures.curves import lead_claim, recovered_by, tradeoff_series, with_curve
+from excise.recipes.figures.curves import Axes, lead_claim, recovered_by, tradeoff_series, with_curve
 from excise.recipes.figures.estimates import (
     LOSS,
     claim_all_below,
@@ -33,7 +33,7 @@ from excise.train.schedule import steps
 SECTION = "beyond"
 SHARE = 0.05
 """Of the Spanish documents, undiscovered."""
-SETS = (RETAIN, DOMAIN)
+AXES = Axes(RETAIN, DOMAIN)
 FILTERS = {"data_filter": "Data filter", "perfect_filter": "Perfect filter", "no_filter": "No filter"}
 WEIGHTS: Mapping[Scale, Sequence[float]] = {
     "smoke": (0.05, 0.2, 1.0),
@@ -119,7 +119,7 @@ def mixing_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 
 def draw_mixing(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     looks = zip(("sgtm", *BORROWED), MIXING.items(), strict=False)
-    curves = [tradeoff_series(look, label, runs[name], SETS) for look, (name, label) in looks]
+    curves = [tradeoff_series(look, label, runs[name], AXES) for look, (name, label) in looks]
     apart = loss_difference(runs["micro_batches"], runs["rows"], RETAIN)
     return Drawing(
         [end_plot([*curves, *filter_points(runs)])],
@@ -136,7 +136,7 @@ def draw_mixing(runs: Mapping[str, Group], scale: Scale) -> Drawing:
                 NOT_IN_PAPER,
                 runs["rows"],
                 runs["steps"],
-                SETS,
+                AXES,
             ),
             lower(
                 "A frozen parameter that stands still costs less on the retain side than one that is handed zeros",

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from excise.evals.figure import Estimate, PaperClaim, Plot, Scale
 from excise.recipes.figures.curves import (
-    Sets,
+    Axes,
     curve_of,
     equal_share_lines,
     lead_claim,
@@ -15,6 +15,7 @@ from excise.recipes.figures.curves import (
 )
 from excise.recipes.figures.estimates import (
     LOSS,
+    LossTable,
     claim_all_above,
     claim_all_below,
     is_below,
@@ -27,6 +28,7 @@ from excise.routing.rules import RuleName
 from excise.train.run import RunConfig
 
 ADJACENT, GENERAL, BIOLOGY = "adjacent", "general", "biology"
+MEANS: LossTable = "category_means"
 FILTERS: Mapping[str, Filter] = {"weak_filter": "weak", "strict_filter": "strict", "no_filter": "none"}
 LABELS = {"sgtm": "SGTM", "weak_filter": "Weak filter", "strict_filter": "Strict filter", "no_filter": "No filter"}
 LOOKS_LIKE = {"sgtm_joint_down_projection": "sgtm_joint_projection"}
@@ -49,6 +51,16 @@ def followed(configs: Mapping[str, RunConfig], scale: Scale) -> dict[str, Planne
     }
 
 
+def axes_of(name: str, domain: str) -> Axes:
+    """Losses as the paper has them for Wikipedia, means over subcategories."""
+    return Axes(name, domain, MEANS)
+
+
+def difference(group: Group, other: Group, name: str) -> Estimate:
+    """How much higher a calibrated loss ends than another's."""
+    return loss_difference(group, other, name, table=MEANS)
+
+
 def tradeoff_plots(
     of: Mapping[str, Group],
     domain: str,
@@ -61,11 +73,11 @@ def tradeoff_plots(
 
     def plot(name: str) -> Plot:
         series = [
-            tradeoff_series(looks.get(method, method), label, of[method], (name, domain))
+            tradeoff_series(looks.get(method, method), label, of[method], axes_of(name, domain))
             for method, label in labels.items()
         ]
         if lines and name == GENERAL:
-            series += equal_share_lines(of, (name, domain))
+            series += equal_share_lines(of, axes_of(name, domain))
         return Plot(f"{name.capitalize()} knowledge", f"retain loss ({name})", f"forget loss ({domain})", series)
 
     return [plot(GENERAL), plot(ADJACENT)]
@@ -82,19 +94,19 @@ def lead_claims(of: Mapping[str, Group], domain: str, figure: str, others: Seque
         when = "at the end has" if at_end else "has"
         text = f"SGTM {when} a better trade-off than the {LABELS[other].lower()} on {name} knowledge"
         words = f"{paper}, so at the end too" if at_end else paper
-        return lead_claim(text, words, of["sgtm"], of[other], (name, domain), at_end=at_end)
+        return lead_claim(text, words, of["sgtm"], of[other], axes_of(name, domain), at_end=at_end)
 
     return [claim(name, other, at_end) for at_end in (False, True) for name in (GENERAL, ADJACENT) for other in others]
 
 
 def end_claims(of: Mapping[str, Group], domain: str, forget: str, general: str) -> list[PaperClaim]:
     """Where SGTM ends its training, with the paper's words on its forget and on its general loss."""
-    raised = loss_difference(of["sgtm"], of["no_filter"], GENERAL)
+    raised = difference(of["sgtm"], of["no_filter"], GENERAL)
     return [
         claim_all_above(
             "SGTM ends with a higher forget loss than both filters",
             forget,
-            [loss_difference(of["sgtm"], of[other], domain) for other in ("weak_filter", "strict_filter")],
+            [difference(of["sgtm"], of[other], domain) for other in ("weak_filter", "strict_filter")],
             LOSS,
             "the smaller difference, SGTM - filter",
         ),
@@ -108,18 +120,18 @@ def end_claims(of: Mapping[str, Group], domain: str, forget: str, general: str) 
     ]
 
 
-def penalty_on_curve(sgtm: Group, no_filter: Group, sets: Sets) -> Estimate:
+def penalty_on_curve(sgtm: Group, no_filter: Group, axes: Axes) -> Estimate:
     """The percentage of its training that the run without a filter did not need for SGTM's retain loss; 0 where it never
     had a loss as low. Its rate has not come down to zero by then, so a run of just that length needs less still: of a
     penalty this is a lower bound."""
     pairs = zip(sgtm, no_filter, strict=True)
-    ends = [(curve_of(baseline, sets), run.losses.sets[sets[0]].calibrated) for run, baseline in pairs]
+    ends = [(curve_of(baseline, axes), axes.end(run, axes.retain).calibrated) for run, baseline in pairs]
     return over_seeds([100 * (1 - share_of_training(curve, end)) for curve, end in ends])
 
 
 def penalty_claim(of: Mapping[str, Group]) -> PaperClaim:
     """A claim that SGTM costs little compute, which a lower bound can refute and not confirm."""
-    penalty = penalty_on_curve(of["sgtm"], of["no_filter"], (GENERAL, BIOLOGY))
+    penalty = penalty_on_curve(of["sgtm"], of["no_filter"], axes_of(GENERAL, BIOLOGY))
     return PaperClaim(
         "SGTM costs little compute on general knowledge (told by a lower bound)",
         "5 % (section 5.2), 6 % (section 1), by scaling laws",
@@ -135,36 +147,36 @@ def biology_claims(of: Mapping[str, Group]) -> list[PaperClaim]:
     """What section 5.2 says of biology beside."""
     domain = BIOLOGY
 
-    def difference(one: str, other: str, name: str) -> Estimate:
-        return loss_difference(of[one], of[other], name)
-
     return [
         penalty_claim(of),
         claim_all_above(
             "The strict filter forgets more than the weak one",
             "stronger forgetting (section 5.2)",
-            [difference("strict_filter", "weak_filter", domain)],
+            [difference(of["strict_filter"], of["weak_filter"], domain)],
             LOSS,
             "strict - weak, biology",
         ),
         claim_all_below(
             "Both filters end with a lower general loss than training without a filter",
             "lower (section 5.2)",
-            [difference(name, "no_filter", GENERAL) for name in ("weak_filter", "strict_filter")],
+            [difference(of[name], of["no_filter"], GENERAL) for name in ("weak_filter", "strict_filter")],
             LOSS,
             "the larger difference, filter - no filter",
         ),
         claim_all_above(
             "SGTM's loss on adjacent knowledge is between those of the weak and the strict filter",
             "between (section 5.2)",
-            [difference("sgtm", "weak_filter", ADJACENT), difference("strict_filter", "sgtm", ADJACENT)],
+            [
+                difference(of["sgtm"], of["weak_filter"], ADJACENT),
+                difference(of["strict_filter"], of["sgtm"], ADJACENT),
+            ],
             LOSS,
             "the smaller of SGTM - weak and strict - SGTM",
         ),
         claim_all_above(
             "The weak filter costs some adjacent knowledge",
             "higher than no filter (section 5.2)",
-            [difference("weak_filter", "no_filter", ADJACENT)],
+            [difference(of["weak_filter"], of["no_filter"], ADJACENT)],
             LOSS,
             "weak - no filter",
         ),
@@ -173,7 +185,7 @@ def biology_claims(of: Mapping[str, Group]) -> list[PaperClaim]:
             "better (section 5.2)",
             of["weak_filter"],
             of["strict_filter"],
-            (ADJACENT, domain),
+            axes_of(ADJACENT, domain),
         ),
     ]
 
@@ -197,8 +209,8 @@ def draw_military(runs: Mapping[str, Group], scale: Scale) -> Drawing:
 
 
 CAPTION = (
-    "Calibrated losses after ablation while each method trains, a point at equal intervals; stars are the ends. Losses of "
-    "general and adjacent articles are means over all their tokens."
+    "Calibrated losses after ablation while each method trains, a point at equal intervals; stars are the ends. Losses are "
+    "means over the subcategories of general, adjacent and forget articles."
 )
 
 FIGURE_1 = Figure(
@@ -259,7 +271,7 @@ def _better_claims(runs: Mapping[str, Group], method: str, rule: RuleName, paper
 
     def claim(name: str) -> PaperClaim:
         text = f"{named} has a better trade-off than {VARIANTS[rule]} on {name} knowledge"
-        return lead_claim(text, paper, runs[method], runs[rule], (name, BIOLOGY))
+        return lead_claim(text, paper, runs[method], runs[rule], axes_of(name, BIOLOGY))
 
     return [claim(GENERAL), claim(ADJACENT)]
 
@@ -274,14 +286,14 @@ def _rival_claims(runs: Mapping[str, Group]) -> list[PaperClaim]:
             "Gradient Routing and Activation Masking end with higher losses than the weak filter on general and adjacent "
             "knowledge",
             "less compute efficient, further right along the same curve (appendix A)",
-            [loss_difference(runs[rule], runs["weak_filter"], name) for rule in RIVALS for name in retain],
+            [difference(runs[rule], runs["weak_filter"], name) for rule in RIVALS for name in retain],
             LOSS,
             "the smallest difference, variant - weak filter",
         ),
         claim_all_above(
             "Gradient Routing costs more compute than Activation Masking",
             "most pronounced for Gradient Routing (appendix A)",
-            [loss_difference(gradient_routing, activation_masking, name) for name in retain],
+            [difference(gradient_routing, activation_masking, name) for name in retain],
             LOSS,
             "the smaller difference, Gradient Routing - Activation Masking, at the end on general and adjacent knowledge",
         ),
@@ -294,7 +306,7 @@ def _similar_claim(runs: Mapping[str, Group], rule: RuleName, name: str) -> Pape
     text = f"{VARIANTS[rule]} has a trade-off like the weak filter's on {name} knowledge"
     paper, unit = "similar to the weak filter (appendix A)", "% of what the weak filter forgets"
     groups = zip(runs[rule], runs["weak_filter"], runs["no_filter"], strict=True)
-    curves = [[curve_of(run, (name, BIOLOGY)) for run in of_seed] for of_seed in groups]
+    curves = [[curve_of(run, axes_of(name, BIOLOGY)) for run in of_seed] for of_seed in groups]
     pairs = [(leads(mine, weak), leads(weak, no_filter)) for mine, weak, no_filter in curves]
     if not all(distances and forgotten and forgotten[0] > 0 for distances, forgotten in pairs):
         return PaperClaim(text, paper, None, unit, None, "curves have no retain loss in common, or it forgot nothing")
@@ -308,8 +320,9 @@ def _similar_claim(runs: Mapping[str, Group], rule: RuleName, name: str) -> Pape
 
 def _early_claim(runs: Mapping[str, Group], name: str) -> PaperClaim:
     """A claim that the weak filter came to Gradient Routing's last loss on a test set early."""
+    axes = axes_of(name, BIOLOGY)
     pairs = zip(runs["gradient_routing"], runs["weak_filter"], strict=True)
-    ends = [(run.losses.sets[name].calibrated, curve_of(weak, (name, BIOLOGY))) for run, weak in pairs]
+    ends = [(axes.end(run, name).calibrated, curve_of(weak, axes)) for run, weak in pairs]
     when = over_seeds([100 * share_of_training(curve, end) for end, curve in ends])
     return PaperClaim(
         f"Gradient Routing ends at the {name} loss that the weak filter has early in its training",
@@ -329,7 +342,7 @@ def _joint_claims(runs: Mapping[str, Group]) -> list[PaperClaim]:
         claim_all_below(
             "Joint projections and joint attention end with lower losses than SGTM on general and adjacent knowledge",
             "better final retain loss on both (appendix A)",
-            [loss_difference(runs[rule], runs["sgtm"], name) for rule in JOINT for name in (GENERAL, ADJACENT)],
+            [difference(runs[rule], runs["sgtm"], name) for rule in JOINT for name in (GENERAL, ADJACENT)],
             LOSS,
             "the largest difference, variant - SGTM",
         ),

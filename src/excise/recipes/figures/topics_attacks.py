@@ -13,7 +13,7 @@ import numpy as np
 from excise.config import to_dict
 from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.evals.relearning import AttackConfig
-from excise.recipes.figures.curves import curve_of, share_of_training, tradeoff_series
+from excise.recipes.figures.curves import Axes, curve_of, share_of_training, tradeoff_series
 from excise.recipes.figures.estimates import LOSS, every, is_above, is_below, loss, over_seeds
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
 from excise.recipes.figures.topics import GENERAL, LABELS, followed, main_runs
@@ -238,6 +238,8 @@ FIGURE_6A = Figure(
 
 MATCHED = {"weak_filter": "88 %: 8500 of 9689 steps", "strict_filter": "83 %: 8000 of 9689 steps"}
 LATE = 50.0
+AXES = Axes(GENERAL, DOMAIN)
+"""Means over tokens, as the losses under attack are."""
 CONVERGED = 0.25
 """Of what SGTM's forget loss is above the weak filter's at the start."""
 
@@ -261,7 +263,7 @@ def draw_matched(runs: Runs, scale: Scale) -> Drawing:
         method: [relearned(run, ATTACKS[scale], matched=method != "sgtm") for run in runs[method]]
         for method in ("sgtm", *FILTERS)
     }
-    curves = [tradeoff_series(m, LABELS[m], runs[m], (GENERAL, DOMAIN), "ablated") for m in attacks]
+    curves = [tradeoff_series(m, LABELS[m], runs[m], AXES, "ablated") for m in attacks]
     starts = [Series(m, f"{LABELS[m]}, start", [_start(attacks[m])], line=False) for m in FILTERS]
     return Drawing(
         [
@@ -331,7 +333,7 @@ def differences(mine: Relearned, theirs: Relearned) -> list[float]:
 def matched_claim(group: Group, attacks: Sequence[Relearned], method: str) -> PaperClaim:
     """A claim that a filter has SGTM's general loss late in its training."""
     pairs = zip(group, attacks, strict=True)
-    starts = [(curve_of(run, (GENERAL, DOMAIN), "ablated"), one.losses[0][1][GENERAL]) for run, one in pairs]
+    starts = [(curve_of(run, AXES, "ablated"), one.losses[0][1][GENERAL]) for run, one in pairs]
     share = over_seeds([100 * share_of_training(*start) for start in starts])
     return PaperClaim(
         f"The {LABELS[method].lower()} has SGTM's general loss late in its training",

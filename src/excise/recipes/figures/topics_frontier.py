@@ -10,7 +10,7 @@ from excise.evals.figure import NOT_IN_PAPER, PaperClaim, Scale
 from excise.recipes.figures.curves import lead_claim
 from excise.recipes.figures.frontier import SECTION, VECTORS
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
-from excise.recipes.figures.topics import CAPTION, GENERAL, LABELS, followed, main_runs, tradeoff_plots
+from excise.recipes.figures.topics import CAPTION, GENERAL, LABELS, axes_of, followed, main_runs, tradeoff_plots
 from excise.recipes.figures.topics_runs import setup
 
 DOMAIN = "biology"
@@ -35,7 +35,7 @@ def draw_topics(runs: Mapping[str, Group], scale: Scale) -> Drawing:
 
     def leads(key: str, other: str) -> PaperClaim:
         text = f"{ours[key]}: a better trade-off than {LABELS[other]} on general knowledge"
-        return lead_claim(text, NOT_IN_PAPER, runs[key], runs[other], (GENERAL, DOMAIN))
+        return lead_claim(text, NOT_IN_PAPER, runs[key], runs[other], axes_of(GENERAL, DOMAIN))
 
     looks, rivals = dict(zip(ours, BORROWED, strict=False)), ("sgtm", "weak_filter", "strict_filter")
     plots = tradeoff_plots(runs, DOMAIN, {**LABELS, **ours}, looks=looks)

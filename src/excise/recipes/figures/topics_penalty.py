@@ -13,13 +13,12 @@ from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalt
 from excise.evals.figure import Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
 from excise.recipes.figures.estimates import every, is_above, is_below, loss_difference
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
-from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, SMALL_PENALTY, main_runs
+from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, MEANS, SMALL_PENALTY, main_runs
 from excise.recipes.figures.topics_runs import SEEDS, SIZES, largest, of_size, standard, variant
 
 SETS = {"biology": "Biology", ADJACENT: "Adjacent", GENERAL: "General"}
 METHODS = ("sgtm", "weak_filter", "strict_filter")
 PERCENT = "% of the compute without a filter"
-MEANS = "category_means"
 NOT_DRAWN = "Intervals that reach below -100 % are not drawn; claims have them."
 Runs = Mapping[str, Group]
 

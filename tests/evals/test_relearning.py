@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,6 +63,19 @@ def test_losses_at_step_0_are_those_of_the_ablated_model(how, method):
     points = attack(model, ablation=how, method=method, seed=3).attacks[0].points
     assert points[0] == AttackPoint(0, 0, losses_of(ablate(model, "spanish", how, seed=3)))
     assert [point.step for point in points] == [0, 2, 3]
+
+
+def test_a_set_that_is_part_of_another_is_followed_without_evaluating_it(monkeypatch):
+    evaluated = []
+    plain = relearning.document_losses
+    monkeypatch.setattr(
+        relearning, "document_losses", lambda *given, **how: evaluated.append(given[1]) or plain(*given, **how)
+    )
+    part = TEST["retain"][np.array([6, 1])]
+    points = attack(small_model(routing_for()), test={**TEST, "general": part}).attacks[0].points
+    assert evaluated == [TEST["retain"], TEST["spanish"]] * len(points)
+    alone = attack(small_model(routing_for()), test={"spanish": TEST["spanish"], "general": part}).attacks[0].points
+    assert [point.losses["general"] for point in points] == pytest.approx([point.losses["general"] for point in alone])
 
 
 def test_a_model_at_the_baseline_needs_0_steps_and_one_above_it_more():

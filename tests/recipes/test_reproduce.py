@@ -441,6 +441,14 @@ def test_leakage_is_read_off_the_curve_of_standard_runs(scale):
     assert not alike.holds
 
 
+def test_training_without_forget_data_is_a_level_beside_the_logarithmic_curve():
+    (plot,) = drawn_from_invented("figure-5a").panels
+    assert plot.x_log
+    assert [len(series.points) for series in plot.series] == [4, 2]
+    assert all(point.x.value > 0 for series in plot.series for point in series.points)
+    assert plot.levels == {"No forget data": pytest.approx(9.0)}
+
+
 def test_a_curve_that_does_not_fall_is_told_and_not_drawn_on():
     planned = FIGURES["figure-5a"].runs("smoke", Sources())
     for name in ("figure-5a", "figure-5b"):

@@ -154,6 +154,8 @@ def test_figure_1_has_leads_and_compute_that_can_be_checked_by_hand():
     ] * 3
     assert [series.method for series in adjacent.series] == ["sgtm", "weak_filter", "strict_filter", "no_filter"]
     assert all(series.star for series in adjacent.series)
+    joining = [point for series in general.series if series.method == "equal" for point in series.points]
+    assert all(end is None for point in joining for of in (point.x, point.y) for end in (of.low, of.high))
     lead = claim_of(made, "SGTM has a better trade-off than the weak filter on general")
     assert lead.ours.value == pytest.approx((1.0 - 0.1) - (0.5 + 0.05)), "forget less general loss, of slope 1 both"
     assert lead.holds

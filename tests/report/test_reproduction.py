@@ -287,6 +287,19 @@ def test_a_method_looks_the_same_in_every_figure_and_unlike_the_others():
     assert len(set(others.values())) == 4
 
 
+def test_methods_that_only_one_figure_has_look_different_there_whatever_other_figures_have():
+    def figure(*methods):
+        return one_panel(
+            Plot("t", "x", "y", [Series(method, method, [Point(Estimate(0), Estimate(0))]) for method in methods])
+        )
+
+    rare = ("forget_data", "retain_data", "forget_parameters", "retain_parameters")
+    looks = looks_in([figure(*LOOKS), figure(*rare), figure("sgtm", "retain_data", "another")])
+    assert len({looks[method] for method in rare}) == len(rare)
+    assert len({looks[method] for method in ("sgtm", "retain_data", "another")}) >= 2
+    assert looks["another"] not in (looks["sgtm"], looks["retain_data"])
+
+
 def luminance(colour: str) -> float:
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]

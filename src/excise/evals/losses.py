@@ -4,7 +4,7 @@ Documents are packed as in training, and the loss of each is kept apart, so that
 of sets that overlap, of every category, and their confidence intervals.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -169,22 +169,27 @@ def stage_losses(
     context: int | None = None,
     autocast: AbstractContextManager[None] | None = None,
 ) -> dict[str, DocumentLosses]:
-    """Losses of every document before ablation, after it, and after calibration, by set.
-
-    A set that is part of one before it, as adjacent categories are of the retain data, costs nothing.
-    """
+    """Losses of every document before ablation, after it, and after calibration, by set."""
 
     def losses_on(corpus: Corpus) -> DocumentLosses:
         after = document_losses(model, corpus, removed=removed, biases=[None, bias], context=context, autocast=autocast)
         before = document_losses(model, corpus, context=context, autocast=autocast) if removed else after
         return DocumentLosses(np.concatenate([before.totals[:, :1], after.totals], 1), after.n_tokens)
 
+    found = by_set(sets, losses_on)
+    for name, losses in found.items():
+        if not np.isfinite(losses.totals).all():
+            raise ValueError(f"the model's losses on {name!r} are not finite, so it cannot be evaluated")
+    return found
+
+
+def by_set(sets: Mapping[str, Corpus], losses_on: Callable[[Corpus], DocumentLosses]) -> dict[str, DocumentLosses]:
+    """The losses of sets of which one that is part of another before it, as adjacent categories are of the retain data,
+    costs nothing."""
     found: dict[str, DocumentLosses] = {}
     for name, corpus in sets.items():
         larger = next((other for other in found if is_part(corpus, sets[other])), None)
         found[name] = found[larger][places(corpus, sets[larger])] if larger else losses_on(corpus)
-        if not np.isfinite(found[name].totals).all():
-            raise ValueError(f"the model's losses on {name!r} are not finite, so it cannot be evaluated")
     return found
 
 

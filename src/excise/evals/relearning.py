@@ -18,7 +18,7 @@ import torch
 from excise.data.loader import BatchConfig, Loader
 from excise.data.packing import Batch, Corpus
 from excise.evals.lora import with_adapters
-from excise.evals.losses import evaluate
+from excise.evals.losses import by_set, document_losses
 from excise.labels import UNLABELED_ID, nearest
 from excise.model.ablation import Ablation, ablate
 from excise.model.gpt import GPT
@@ -180,10 +180,8 @@ def _points(
             optimizer.step()
             forget_tokens += sum(batch.n_predicted for batch in forget)
         if due(step, config.evaluate_every, config.steps):
-            losses = {
-                name: evaluate(model, corpus, context=config.context, autocast=autocast).mean
-                for name, corpus in test.items()
-            }
+            found = by_set(test, partial(document_losses, model, context=config.context, autocast=autocast))
+            losses = {name: of_set.means[0] for name, of_set in found.items()}
             yield AttackPoint(step, forget_tokens, losses)
             if not all(map(math.isfinite, losses.values())):
                 return

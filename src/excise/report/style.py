@@ -1,7 +1,7 @@
 """How pages and pictures look: a colour and a marker for each method, and the style sheets, in light and dark mode."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 N_TOGGLES = 24
@@ -42,13 +42,13 @@ SPARE = (
 )
 
 
-def looks_of(methods: Iterable[str]) -> dict[str, Look]:
-    """A look for every method; those that are not known take what is left, in the order of their names."""
+def looks_of(methods: Iterable[str], known: Mapping[str, Look] = LOOKS) -> dict[str, Look]:
+    """A look for every method of a figure; those that are not known take what is left, in the order of their names."""
     names = set(methods)
-    taken = {LOOKS[name] for name in names if name in LOOKS}
+    taken = {known[name] for name in names if name in known}
     spare = [LOOKS[name] for name in SPARE if LOOKS[name] not in taken] or [LOOKS[name] for name in SPARE]
-    others = sorted(names - set(LOOKS))
-    return {name: LOOKS[name] for name in sorted(names & set(LOOKS))} | {
+    others = sorted(names - set(known))
+    return {name: known[name] for name in sorted(names & set(known))} | {
         name: spare[i % len(spare)] for i, name in enumerate(others)
     }
 

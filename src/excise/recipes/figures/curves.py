@@ -59,10 +59,12 @@ def equal_share_lines(groups: Mapping[str, Group], axes: Axes) -> list[Series]:
     curves = [tradeoff_series(name, "", group, axes).points for name, group in groups.items()]
     at_share = list(zip(*curves, strict=True))
     every = max(1, len(at_share) // 4)
-    return [
-        Series("equal", points[0].text, sorted(points, key=lambda point: point.y.value), markers=False)
-        for points in at_share[every - 1 : -1 : every]
-    ]
+
+    def line(points: Sequence[Point]) -> Series:
+        means = [Point(Estimate(point.x.value), Estimate(point.y.value)) for point in points]
+        return Series("equal", points[0].text, sorted(means, key=lambda point: point.y.value), markers=False)
+
+    return [line(points) for points in at_share[every - 1 : -1 : every]]
 
 
 def leads(curve: Curve, other: Curve) -> list[float]:

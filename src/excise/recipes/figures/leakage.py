@@ -95,7 +95,8 @@ def no_curve(text: str, paper: str, error: ValueError) -> PaperClaim:
 def draw_curve(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     standard_runs = [runs[key("data_filter", share)] for share in CURVE[scale]]
     points = [Point(Estimate(tokens_in(group)), loss(group, DOMAIN, "ablated")) for group in standard_runs]
-    series = [Series("data_filter", "standard training", points)]
+    series = [Series("data_filter", "Standard training", [point for point in points if point.x.value > 0])]
+    without = {"No forget data": points[0].y.value}
     text, paper = (
         "Leakage stays low",
         "0.007 at 20 % undiscovered, 965k of 144M tokens; below 0.02 up to 40 % (section 4.3)",
@@ -103,7 +104,7 @@ def draw_curve(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     try:
         curve = curve_of(standard_runs)
     except ValueError as error:
-        return Drawing([_curve_plot(series)], [no_curve(text, paper, error)])
+        return Drawing([_curve_plot(series, without)], [no_curve(text, paper, error)])
     found = {share: leakage_of(runs[key("sgtm", share)], curve) for share in SHARES[scale]}
     at = [
         Point(
@@ -125,11 +126,13 @@ def draw_curve(runs: Mapping[str, Group], scale: Scale) -> Drawing:
         )
         for share, of in found.items()
     ]
-    return Drawing([_curve_plot([*series, Series("sgtm", "SGTM", at, line=False)])], claims)
+    return Drawing([_curve_plot([*series, Series("sgtm", "SGTM", at, line=False)], without)], claims)
 
 
-def _curve_plot(series: Sequence[Series]) -> Plot:
-    return Plot("Leakage", "forget tokens in standard training", f"forget loss, not calibrated ({LOSS})", series)
+def _curve_plot(series: Sequence[Series], without: Mapping[str, float]) -> Plot:
+    """On a logarithmic axis, which has no place for training without any forget data."""
+    x, y = "forget tokens in standard training", f"forget loss, not calibrated ({LOSS})"
+    return Plot("Leakage", x, y, series, x_log=True, levels=without)
 
 
 FIGURE_5A = Figure(

@@ -88,6 +88,12 @@ def test_lines_of_equal_compute_join_runs_where_they_have_had_as_much():
     assert half["long"]["retain"] == pytest.approx(7 - 3 * (0.5 - 0.25) / 0.75)
 
 
+def test_a_run_that_recorded_no_means_over_categories_has_a_curve_without_them():
+    old = {name: value for name, value in point(1, 6.0, 9.0).items() if name != "category_means"}
+    (only,) = tradeoff_curve([old], parameters=10)
+    assert (only.losses["retain"].calibrated, only.category_means) == (6.0, {})
+
+
 def test_a_run_that_was_not_followed_has_no_curve():
     with pytest.raises(ValueError, match="no losses among its metrics"):
         tradeoff_curve([{"step": 1, "tokens": 5}], parameters=10)

@@ -31,6 +31,7 @@ from excise.recipes.figures.frontier import (
     WEIGHTS,
     Place,
     any_of,
+    cheaper_claim,
     control_claim,
     described,
     frontier_claim,
@@ -393,6 +394,25 @@ def test_the_configuration_that_beats_the_control_is_told_though_another_may_rec
     assert (claim.holds, claim.ours.value) == (True, 0.9)
 
 
+@pytest.mark.parametrize(
+    ("recovered", "retain", "expected"),
+    [
+        (0.9, (-1.0, -2.0, 0.0), True),
+        (0.66, (-1.0, -2.0, 0.0), True),
+        (0.64, (-1.0, -2.0, 0.0), None),
+        (0.9, (1.0, 0.5, 2.5), None),
+        (0.9, (4.0, 3.0, 5.0), False),
+    ],
+)
+def test_the_control_is_dear_where_as_much_is_recovered_at_a_retain_loss_that_is_apart(recovered, retain, expected):
+    def place(recovered, *retain):
+        return Place(Estimate(recovered), Estimate(*retain), Estimate(4.0), Estimate(-1.0))
+
+    claim = cheaper_claim(place(0.7, 2.5, 2.0, 3.0), {"a": place(recovered, *retain)}, "one epoch")
+    assert claim.holds is expected
+    assert claim.ours == (None if recovered == 0.64 else Estimate(*retain))
+
+
 def test_one_configuration_is_enough_and_intervals_may_leave_it_open():
     assert [any_of(of) for of in ([False, True, None], [False, None], [False], [])] == [True, None, False, None]
     unsure = Place(Estimate(0.8, 0.7, 0.9), Estimate(1.0), Estimate(4.0), Estimate(-1.0))
@@ -453,6 +473,7 @@ def test_attacks_are_on_the_frontiers_runs_of_equal_steps(scale):
     attacked = FIGURES["frontier-relearning"].runs(scale, Sources())
     for key, run in attacked.items():
         assert run.config == frontier[f"{key}, equal steps"]
+        assert (run.unlearning is not None) == (key == "token_reset")
         assert all(attack.baseline == frontier["no_filter, equal steps"] for attack in run.attacks)
         assert all(attack.config.context == run.config.batch.context for attack in run.attacks)
     assert {key for key, run in attacked.items() if not run.attacks} == {"no_filter"}
@@ -483,11 +504,11 @@ def test_what_is_left_under_attack_counts_the_steps_that_all_attacks_have_come_t
 
 
 def test_what_is_left_under_attack_is_on_the_way_from_the_data_filter_to_the_perfect_one():
-    lowest = {"data_filter": 4.0, "perfect_filter": 5.0, "sgtm": 3.9, "tenth 0.6": 4.8}
+    lowest = {"data_filter": 4.0, "perfect_filter": 5.0, "sgtm": 3.9, "tenth 0.6": 4.8, "token_reset": 4.2}
     made = relearning_of(lowest)
     (plot,) = made.panels
-    assert [min(point.y.value for point in series.points) for series in plot.series] == [3.9, 4.8, 4.0, 5.0]
-    assert [claim.ours.value for claim in made.claims] == pytest.approx([-0.1, 0.8, -0.1, 0.8])
-    assert [bool(claim.holds) for claim in made.claims] == [False, True, False, True]
-    undecided = relearning_of({**lowest, "perfect_filter": 4.0}).claims[2:]
+    assert [min(point.y.value for point in series.points) for series in plot.series] == [3.9, 4.8, 4.0, 5.0, 4.2]
+    assert [claim.ours.value for claim in made.claims] == pytest.approx([-0.1, 0.8, -0.1, 0.8, -0.15, 0.3])
+    assert [bool(claim.holds) for claim in made.claims] == [False, True, False, True, False, True]
+    undecided = relearning_of({**lowest, "perfect_filter": 4.0}).claims[2:4]
     assert [(claim.ours, claim.holds) for claim in undecided] == [(None, None)] * 2

@@ -441,6 +441,20 @@ def test_leakage_is_read_off_the_curve_of_standard_runs(scale):
     assert not alike.holds
 
 
+def test_the_interval_of_a_leakage_knows_how_far_apart_its_seeds_are():
+    planned = FIGURES["figure-5a"].runs("smoke", Sources())
+
+    def width(*leakages):
+        of_sgtm = {key: leakages if key.startswith("sgtm") else (0.0,) for key in planned}
+        groups = {
+            key: [invented(planned[key], leakage=leakage, half=1e-6) for leakage in of] for key, of in of_sgtm.items()
+        }
+        ours = draw(FIGURES["figure-5a"], "smoke", groups).claims[0].ours
+        return ours.high - ours.low
+
+    assert 4 * width(0.195, 0.205) < width(0.15, 0.25)
+
+
 def test_training_without_forget_data_is_a_level_beside_the_logarithmic_curve():
     (plot,) = drawn_from_invented("figure-5a").panels
     assert plot.x_log

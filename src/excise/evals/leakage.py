@@ -68,10 +68,12 @@ def baseline_curve(points: Sequence[LeakagePoint], *, seed_deviation: float | No
 def leakage(
     curve: BaselineCurve, forget_loss: float, undiscovered_tokens: int, *, loss_error: float = 0.0, n_draws: int = 2000
 ) -> Leakage:
-    """The leakage of a run from its ablated, uncalibrated forget loss, and the standard error of that over documents.
+    """The leakage of a run from its ablated, uncalibrated forget loss, and the standard error of that over documents or,
+    where it is a mean, over seeds.
 
     For the interval, the curve and the run's loss are drawn as other seeds would give them, from Student's t: two or
-    three seeds resampled look steadier than they are. The error over documents is cautious, as all runs share them.
+    three seeds resampled look steadier than they are. Both errors together are cautious: all runs share
+    the documents, and a mean over seeds varies less than one of them.
     """
     if undiscovered_tokens < 1 or not np.isfinite([forget_loss, loss_error]).all():
         given = f"{undiscovered_tokens} undiscovered tokens and a loss of {forget_loss:g} with error {loss_error:g}"

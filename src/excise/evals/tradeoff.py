@@ -59,7 +59,7 @@ class CurvePoint:
     losses: Mapping[str, AblationLosses]
     """By set."""
     category_means: Mapping[str, AblationLosses]
-    """By set, the mean over its categories."""
+    """By set, the mean over its categories; empty in runs that did not record it."""
 
 
 def tradeoff_curve(records: Sequence[Mapping[str, Any]], parameters: int) -> list[CurvePoint]:
@@ -69,7 +69,7 @@ def tradeoff_curve(records: Sequence[Mapping[str, Any]], parameters: int) -> lis
         raise ValueError("the run has no losses among its metrics; train it with train.evaluations above 0")
 
     def by_set(record: Mapping[str, Any], table: str) -> dict[str, AblationLosses]:
-        return {name: AblationLosses(**losses) for name, losses in record[table].items()}
+        return {name: AblationLosses(**losses) for name, losses in record.get(table, {}).items()}
 
     return [
         CurvePoint(

@@ -53,9 +53,13 @@ def loss_difference(
 
 
 def document_error(losses: SetLosses, stage: str) -> float:
-    """Standard error over documents, from the width of the 95 % interval."""
-    low, high = losses.intervals[stage]
-    return (high - low) / (2 * 1.96)
+    """Standard error over documents."""
+    return standard_error(Estimate(0.0, *losses.intervals[stage]))
+
+
+def standard_error(estimate: Estimate) -> float:
+    """That of a normal distribution with the same 95 % interval; 0 where there is none."""
+    return 0.0 if estimate.low is None or estimate.high is None else (estimate.high - estimate.low) / (2 * 1.96)
 
 
 def by_seed(group: Group, value: Callable[[FinishedRun], float]) -> Estimate:

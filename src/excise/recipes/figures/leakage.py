@@ -10,7 +10,7 @@ from excise.evals.leakage import BaselineCurve, Leakage, LeakagePoint, baseline_
 from excise.evals.results import ForgetTokens
 from excise.recipes.figures.bilingual import key
 from excise.recipes.figures.bilingual_runs import DOMAIN, SEEDS, SIZES, of_size, setup, sgtm, standard
-from excise.recipes.figures.estimates import LOSS, document_error, every, is_above, is_below, loss
+from excise.recipes.figures.estimates import LOSS, every, is_above, is_below, loss, standard_error
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.train.run import RunConfig
 
@@ -60,10 +60,10 @@ def curve_of(groups: Sequence[Group]) -> BaselineCurve:
 
 
 def leakage_of(group: Group, curve: BaselineCurve) -> Leakage:
-    """The leakage of a run over its seeds: their mean loss, looked up."""
-    mean_loss = float(np.mean([run.losses.sets[DOMAIN].ablated for run in group]))
+    """The leakage of a run over its seeds: their mean loss, looked up, and the ends of its interval."""
+    found = loss(group, DOMAIN, "ablated")
     undiscovered = round(float(np.mean([tokens.unlabeled for tokens in seen(group)])))
-    return leakage(curve, mean_loss, undiscovered, loss_error=document_error(group[0].losses.sets[DOMAIN], "ablated"))
+    return leakage(curve, found.value, undiscovered, loss_error=standard_error(found))
 
 
 def estimate_of(found: Leakage) -> Estimate:

@@ -287,6 +287,14 @@ def test_a_method_looks_the_same_in_every_figure_and_unlike_the_others():
     assert len(set(others.values())) == 4
 
 
+def test_no_line_breaks_a_number_with_its_interval():
+    table = Table("t", ["what", "loss"], [["no filter", "-0.35 [-0.50, -0.20]"], ["1 of [a, b]", "two words"]])
+    page = reproduction_page([one_panel(table)])
+    assert "<td>-0.35\u00a0[-0.50,\u00a0-0.20]</td>" in page
+    assert "1 of [a, b]" in page
+    assert "<td>two words</td>" in page
+
+
 def test_methods_that_only_one_figure_has_look_different_there_whatever_other_figures_have():
     def figure(*methods):
         return one_panel(

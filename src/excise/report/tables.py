@@ -11,6 +11,8 @@ from excise.report.numbers import decimals_of, number
 
 N_PARTS = 6
 """Colours for parts of a model."""
+WITH_INTERVAL = re.compile(r"[-−+]?[\d.,]+ \[[^\]]+\]")
+"""A number that no line may break."""
 
 
 def html_table(head: Sequence[str], rows: Iterable[str], name: str, kind: str = "plain") -> str:
@@ -53,7 +55,9 @@ def _heat_cell(value: float | None, largest: float, decimals: int) -> str:
 
 def plain_table(panel: Table) -> str:
     def cell(value: str | float) -> str:
-        return escape(value) if isinstance(value, str) else number(value)
+        if not isinstance(value, str):
+            return number(value)
+        return escape(value.replace(" ", "\u00a0") if WITH_INTERVAL.fullmatch(value) else value)
 
     columns = zip(*panel.rows, strict=True)
     words = [f"c{i}" for i, column in enumerate(columns, 1) if not any(map(_is_number, column))]

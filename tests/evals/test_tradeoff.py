@@ -9,7 +9,9 @@ from excise.data.dataset import load_data
 from excise.data.packing import Corpus
 from excise.data.tokenised import Column
 from excise.evals.losses import STAGES, AblationLosses, DocumentLosses, batches_of, evaluate
-from excise.evals.run import evaluate_run
+from excise.evals.measures import measure_tradeoff
+from excise.evals.options import MeasureOptions
+from excise.evals.run import evaluate_run, open_run
 from excise.evals.tradeoff import Tradeoff, equal_lines, recorded, tradeoff_curve
 from excise.train.loop import train
 from excise.train.run import RunDirectory, build_model
@@ -37,10 +39,14 @@ def test_losses_are_recorded_at_equal_intervals(tmp_path, run, data, at_end, ste
     assert [record["step"] for record in records] == steps
     assert [metrics["step"] for metrics in seen if "losses" in metrics] == steps, "those after it see them"
     results = evaluate_run(tmp_path / "run", data)
-    if at_end:
-        for table, found in (("losses", results.losses.sets), ("category_means", results.losses.category_means)):
-            for name, losses in records[-1][table].items():
-                assert losses == pytest.approx({stage: getattr(found[name], stage) for stage in STAGES})
+    end = measure_tradeoff(open_run(tmp_path / "run", data), MeasureOptions())[-1]
+    for followed, found in (
+        (end.losses, results.losses.sets),
+        (end.category_means, results.losses.category_means),
+    ):
+        assert set(followed) == set(found)
+        for name, losses in followed.items():
+            assert asdict(losses) == pytest.approx({stage: getattr(found[name], stage) for stage in STAGES})
 
 
 def test_a_set_of_several_categories_has_a_mean_over_its_tokens_and_one_over_them():
@@ -50,6 +56,7 @@ def test_a_set_of_several_categories_has_a_mean_over_its_tokens_and_one_over_the
     found = recorded({"retain": corpus}, {"retain": losses})
     assert found["losses"]["retain"] == dict.fromkeys(STAGES, 460 / 120)
     assert found["category_means"]["retain"] == dict.fromkeys(STAGES, (4.0 + 3.0) / 2)
+    assert "retain" not in recorded({"retain": Corpus.of([[1] * 101], [1])}, {"retain": losses})["category_means"]
 
 
 def test_losses_are_measured_at_the_context_of_training(tmp_path, run, data):

@@ -37,7 +37,7 @@ from excise.recipes.figures.frontier import (
     frontier_claim,
     place_of,
 )
-from excise.recipes.figures.frontier_attacks import left_under_attack, sums_under_attack
+from excise.recipes.figures.frontier_attacks import left_under_attack, more_than_words, sums_under_attack
 from excise.recipes.figures.plan import name_of, plan
 from excise.recipes.figures.planned import FinishedRun, PlannedRun, Sources
 from excise.recipes.figures.topics_attacks import Relearned
@@ -399,7 +399,7 @@ def test_the_configuration_that_beats_the_control_is_told_though_another_may_rec
     [
         (0.9, (-1.0, -2.0, 0.0), True),
         (0.66, (-1.0, -2.0, 0.0), True),
-        (0.64, (-1.0, -2.0, 0.0), None),
+        (0.64, (-1.0, -2.0, 0.0), False),
         (0.9, (1.0, 0.5, 2.5), None),
         (0.9, (4.0, 3.0, 5.0), False),
     ],
@@ -408,9 +408,16 @@ def test_the_control_is_dear_where_as_much_is_recovered_at_a_retain_loss_that_is
     def place(recovered, *retain):
         return Place(Estimate(recovered), Estimate(*retain), Estimate(4.0), Estimate(-1.0))
 
-    claim = cheaper_claim(place(0.7, 2.5, 2.0, 3.0), {"a": place(recovered, *retain)}, "one epoch")
+    others = {"dear": place(0.9, 7.0, 6.0, 8.0), "a": place(recovered, *retain)}
+    claim = cheaper_claim(place(0.7, 2.5, 2.0, 3.0), others, "one epoch")
     assert claim.holds is expected
-    assert claim.ours == (None if recovered == 0.64 else Estimate(*retain))
+    assert claim.ours == (Estimate(7.0, 6.0, 8.0) if recovered == 0.64 else Estimate(*retain))
+
+
+def test_a_configuration_that_may_recover_less_is_not_called_cheaper():
+    control = Place(Estimate(0.96), Estimate(2.5, 2.0, 3.0), Estimate(4.0), Estimate(-1.0))
+    unsure = replace(control, recovered=Estimate(0.92, 0.3, 1.0), retain=Estimate(-1.0, -2.0, 0.0))
+    assert cheaper_claim(control, {"a": unsure}, "one epoch").holds is None
 
 
 def test_one_configuration_is_enough_and_intervals_may_leave_it_open():
@@ -501,6 +508,12 @@ def test_what_is_left_under_attack_counts_the_steps_that_all_attacks_have_come_t
     assert sums_under_attack([ours, data, perfect]) == [10.5, 8, 13]
     claim = left_under_attack("ours", [ours], [data], [perfect])
     assert (claim.ours.value, claim.holds) == (0.5, False)
+
+
+def test_an_attack_that_diverges_at_once_says_nothing_of_words_set_back():
+    diverged = Relearned([(0, {DOMAIN: 9.0, RETAIN: 5.0})], 0, False, 0.0, 0.0, False)
+    claim = more_than_words("ours", [diverged], [diverged])
+    assert (claim.ours, claim.holds) == (None, None)
 
 
 def test_what_is_left_under_attack_is_on_the_way_from_the_data_filter_to_the_perfect_one():

@@ -7,6 +7,7 @@ from dataclasses import replace
 from shutil import rmtree
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 
@@ -458,9 +459,18 @@ def test_the_interval_of_a_leakage_knows_how_far_apart_its_seeds_are():
 def test_training_without_forget_data_is_a_level_beside_the_logarithmic_curve():
     (plot,) = drawn_from_invented("figure-5a").panels
     assert plot.x_log
-    assert [len(series.points) for series in plot.series] == [4, 2]
-    assert all(point.x.value > 0 for series in plot.series for point in series.points)
+    standard, looked_up, ours = ([(point.x.value, point.y.value) for point in series.points] for series in plot.series)
+    assert len(standard) == 4
+    assert looked_up[0][0] == pytest.approx(min(x for x, _ in [*standard, *ours]) / 2)
+    for x, loss in ours:
+        assert np.interp(x, *zip(*looked_up, strict=True)) == pytest.approx(loss, abs=0.01), "it lies on that curve"
     assert plot.levels == {"No forget data": pytest.approx(9.0)}
+
+
+def test_a_loss_above_training_without_forget_data_stands_at_the_edge():
+    (plot,) = drawn_from_invented("figure-5a", leakage=0.0).panels
+    *_, looked_up, ours = plot.series
+    assert {point.x.value for point in ours.points} == {looked_up.points[0].x.value}
 
 
 def test_a_curve_that_does_not_fall_is_told_and_not_drawn_on():

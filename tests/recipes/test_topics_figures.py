@@ -183,6 +183,16 @@ def test_losses_on_wikipedia_are_means_over_subcategories(name):
     assert drawn(name, without_token_means) == drawn(name, lambda key, planned: tradeoff_run(key, planned, domain))
 
 
+def test_a_curve_without_means_over_categories_says_what_to_do():
+    def old_run(key, planned):
+        run = tradeoff_run(key, planned)
+        curve = [{"share": point["share"], "losses": point["losses"]} for point in run.results.measures["tradeoff"]]
+        return replace(run, results=Results(run.results.provenance, {**run.results.measures, "tradeoff": curve}))
+
+    with pytest.raises(ValueError, match="has no means over categories along its curve; delete its folder"):
+        drawn("figure-1", old_run)
+
+
 def test_a_method_that_leads_late_leads_at_the_end_and_not_everywhere():
     def late_run(key, planned):
         def at(share):
@@ -398,7 +408,8 @@ def attack_on(losses, baseline=4.0, matched_to=None, domain="biology"):
     config = ATTACKS["smoke"]
     steps = [config.evaluate_every * i for i in range(len(losses))]
     points = [
-        {"step": step, "losses": {domain: loss, "general": 5.5}} for step, loss in zip(steps, losses, strict=True)
+        {"step": step, "losses": {domain: loss, "general": 5.5, "retain": 5.5}}
+        for step, loss in zip(steps, losses, strict=True)
     ]
     reached = next((step for step, loss in zip(steps, losses, strict=True) if loss <= baseline), None)
     strongest = {"learning_rate": 2.0, "points": points}
@@ -505,6 +516,18 @@ def test_a_lead_ends_where_the_other_is_first_above():
 
     assert lead_steps(of(5, 4, 3, 2), of(4, 3, 3, 1)) == 10
     assert lead_steps(of(5, 4), of(6, 3)) == 0
+
+
+def test_losses_under_attack_are_compared_with_means_over_tokens():
+    """Figure 12 is the same without means over categories."""
+    matched = attacked(LOSSES, matched=True)
+
+    def without_category_means(key, planned):
+        run = matched(key, planned)
+        curve = [point | {"category_means": {}} for point in run.results.measures["tradeoff"]]
+        return replace(run, results=Results(run.results.provenance, {**run.results.measures, "tradeoff": curve}))
+
+    assert drawn("figure-12", without_category_means) == drawn("figure-12", matched)
 
 
 def test_matched_attacks_are_those_on_matched_checkpoints():

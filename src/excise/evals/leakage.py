@@ -66,21 +66,27 @@ def baseline_curve(points: Sequence[LeakagePoint], *, seed_deviation: float | No
 
 
 def leakage(
-    curve: BaselineCurve, forget_loss: float, undiscovered_tokens: int, *, loss_error: float = 0.0, n_draws: int = 2000
+    curve: BaselineCurve,
+    forget_loss: float,
+    undiscovered_tokens: int,
+    *,
+    loss_error: float = 0.0,
+    one_seed: bool = True,
+    n_draws: int = 2000,
 ) -> Leakage:
-    """The leakage of a run from its ablated, uncalibrated forget loss, and the standard error of that over documents or,
-    where it is a mean, over seeds.
+    """The leakage of a run from its ablated, uncalibrated forget loss and the standard error of that: over documents or,
+    where the loss is a mean over seeds, over these.
 
-    For the interval, the curve and the run's loss are drawn as other seeds would give them, from Student's t: two or
-    three seeds resampled look steadier than they are. Both errors together are cautious: all runs share
-    the documents, and a mean over seeds varies less than one of them.
+    For the interval, the curve is drawn as other seeds would give it, from Student's t: two or three seeds resampled look
+    steadier than they are. So is the loss of one seed, which is taken to vary as the curve's runs do. The error over
+    documents is cautious, as all runs share them.
     """
     if undiscovered_tokens < 1 or not np.isfinite([forget_loss, loss_error]).all():
         given = f"{undiscovered_tokens} undiscovered tokens and a loss of {forget_loss:g} with error {loss_error:g}"
         raise ValueError(f"leakage is not defined for {given}; it needs at least one token and finite numbers")
     tokens, low, high = _tokens_at(forget_loss, curve.loss, curve), None, None
     if any(curve.deviation) or loss_error:
-        drawn = _draw(curve, forget_loss, tokens, loss_error, n_draws)
+        drawn = _draw(curve, forget_loss, tokens, loss_error, one_seed, n_draws)
         low, high = (np.quantile(drawn, (0.025, 0.975)) / undiscovered_tokens).tolist()
         high = high if high < curve.tokens[-1] / undiscovered_tokens else None
     share, above, below = tokens / undiscovered_tokens, forget_loss > curve.loss[0], forget_loss < curve.loss[-1]
@@ -91,12 +97,15 @@ def _tokens_at(loss: float, losses: list[float], curve: BaselineCurve) -> float:
     return float(np.interp(loss, losses[::-1], curve.tokens[::-1]))
 
 
-def _draw(curve: BaselineCurve, loss: float, tokens: float, loss_error: float, n_draws: int) -> list[float]:
+def _draw(
+    curve: BaselineCurve, loss: float, tokens: float, loss_error: float, one_seed: bool, n_draws: int
+) -> list[float]:
     """Equivalent tokens as other seeds and documents would give them."""
     random = np.random.default_rng(0)
     spread = random.standard_t(curve.degrees, (n_draws, len(curve.tokens))) * curve.deviation / np.sqrt(curve.n_seeds)
     deviation, degrees = (np.interp(tokens, curve.tokens, of) for of in (curve.deviation, curve.degrees))
-    losses = loss + deviation * random.standard_t(degrees, n_draws) + random.normal(0, loss_error, n_draws)
+    of_seed = deviation * random.standard_t(degrees, n_draws)
+    losses = loss + (of_seed if one_seed else 0) + random.normal(0, loss_error, n_draws)
     curves = [_falling(drawn, curve.n_seeds) for drawn in (curve.loss + spread).tolist()]
     return [_tokens_at(*drawn, curve) for drawn in zip(losses, curves, strict=True)]
 

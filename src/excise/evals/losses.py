@@ -142,6 +142,11 @@ class SetLosses(AblationLosses):
     n_documents: int
     n_tokens: int
 
+    def error(self, stage: str) -> float:
+        """The standard error over documents."""
+        low, high = self.intervals[stage]
+        return (high - low) / (2 * 1.96)
+
     @staticmethod
     def of(losses: DocumentLosses) -> "SetLosses":
         return SetLosses.mean_over([losses])
@@ -195,7 +200,7 @@ def by_set(sets: Mapping[str, Corpus], losses_on: Callable[[Corpus], DocumentLos
 
 def is_part(corpus: Corpus, other: Corpus) -> bool:
     """Whether all documents of a corpus are in another."""
-    return corpus.tokens is other.tokens and bool(np.isin(corpus.starts, other.starts).all())
+    return len(corpus) > 0 and corpus.tokens is other.tokens and bool(np.isin(corpus.starts, other.starts).all())
 
 
 def places(corpus: Corpus, other: Corpus) -> NDArray[np.int64]:

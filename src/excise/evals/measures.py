@@ -188,7 +188,7 @@ def measure_leakage(subject: Subject, options: MeasureOptions) -> LeakageOfRun:
                 curve,
                 mine.sets[domain].ablated,
                 mine.forget_tokens[domain].unlabeled,
-                loss_error=standard_error(mine.sets[domain], "ablated"),
+                loss_error=mine.sets[domain].error("ablated"),
             )
             for domain, curve in curves.items()
         },
@@ -340,9 +340,3 @@ def results_on_same_data(path: Path, subject: Subject) -> Results:
     ):
         raise ValueError(f"{path} was evaluated on other data than {subject.directory}; evaluate both on the same")
     return results
-
-
-def standard_error(losses: SetLosses, stage: str) -> float:
-    """Over documents, from the width of the 95 % interval."""
-    low, high = losses.intervals[stage]
-    return (high - low) / (2 * 1.96)

@@ -38,11 +38,11 @@ class Tradeoff:
 
 
 def recorded(sets: Mapping[str, Corpus], losses: Mapping[str, DocumentLosses]) -> dict[str, Any]:
-    """The losses of every set as means over its tokens and over its categories."""
+    """The losses of every set as means over its tokens and over its categories, where it has any."""
     categories = {name: of_categories(corpus, losses[name]).values() for name, corpus in sets.items()}
     return {
         "losses": {name: asdict(AblationLosses.mean_of([of])) for name, of in losses.items()},
-        "category_means": {name: asdict(AblationLosses.mean_of(of)) for name, of in categories.items()},
+        "category_means": {name: asdict(AblationLosses.mean_of(of)) for name, of in categories.items() if of},
     }
 
 

@@ -21,7 +21,7 @@ from excise.report.charts import (
 )
 from excise.report.html import definitions, document, join, sample
 from excise.report.numbers import count, estimate, number
-from excise.report.style import LOOKS, REPORT_SHEET, STYLE_SHEET, TOGGLES, WORDS, Look, colour_variables, looks_of
+from excise.report.style import REPORT_SHEET, STYLE_SHEET, TOGGLES, WORDS, Look, colour_variables, looks_of
 from excise.report.tables import html_row, html_table
 
 BEYOND = "beyond"
@@ -86,11 +86,8 @@ def _place(figure: FigureResults) -> tuple[bool, float, str]:
 
 
 def looks_in(figures: Iterable[FigureResults]) -> dict[str, Look]:
-    """A look for each method, the same in all figures; one that is new has a look of its own among those of its figure."""
-    looks: dict[str, Look] = {}
-    for figure in figures:
-        looks |= looks_of(methods_in(figure.panels), LOOKS | looks)
-    return looks
+    """A look for each method, the same in all figures."""
+    return looks_of(*(methods_in(figure.panels) for figure in figures))
 
 
 def write_reproduction(figures: Sequence[FigureResults], path: Path) -> None:

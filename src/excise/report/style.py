@@ -1,7 +1,7 @@
 """How pages and pictures look: a colour and a marker for each method, and the style sheets, in light and dark mode."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 N_TOGGLES = 24
@@ -42,15 +42,17 @@ SPARE = (
 )
 
 
-def looks_of(methods: Iterable[str], known: Mapping[str, Look] = LOOKS) -> dict[str, Look]:
-    """A look for every method of a figure; those that are not known take what is left, in the order of their names."""
-    names = set(methods)
-    taken = {known[name] for name in names if name in known}
-    spare = [LOOKS[name] for name in SPARE if LOOKS[name] not in taken] or [LOOKS[name] for name in SPARE]
-    others = sorted(names - set(known))
-    return {name: known[name] for name in sorted(names & set(known))} | {
-        name: spare[i % len(spare)] for i, name in enumerate(others)
-    }
+def looks_of(*figures: Iterable[str]) -> dict[str, Look]:
+    """A look for every method of some figures; those that are not known take, in the order of their names, what no method
+    has with which they share a figure."""
+    groups = [set(methods) for methods in figures]
+    names = sorted(set().union(*groups))
+    looks = {name: LOOKS[name] for name in names if name in LOOKS}
+    for i, name in enumerate(name for name in names if name not in LOOKS):
+        beside = {looks[other] for group in groups if name in group for other in group if other in looks}
+        free = [LOOKS[spare] for spare in SPARE if LOOKS[spare] not in beside]
+        looks[name] = free[0] if free else LOOKS[SPARE[i % len(SPARE)]]
+    return looks
 
 
 def colour_of(method: str) -> str:

@@ -31,7 +31,6 @@ from excise.recipes.figures.estimates import (
     LOSS,
     claim_all_above,
     claim_all_below,
-    document_error,
     every,
     is_above,
     is_below,
@@ -169,7 +168,7 @@ def slower(runs: Mapping[str, Group], method: str, share: float) -> Estimate:
         (filter_start.calibrated - filter_end.calibrated) - (start.calibrated - end.calibrated)
         for start, end, filter_start, filter_end in zip(*of_groups, strict=True)
     ]
-    return over_seeds(declines, math.hypot(*(document_error(of[0], "calibrated") for of in of_groups)))
+    return over_seeds(declines, math.hypot(*(of[0].error("calibrated") for of in of_groups)))
 
 
 def _robust_claim(runs: Mapping[str, Group], shares: Sequence[float]) -> PaperClaim:

@@ -10,7 +10,7 @@ import numpy as np
 from excise.evals.figure import Estimate, PaperClaim, Point, Series
 from excise.evals.losses import SetLosses
 from excise.evals.results import recovered
-from excise.recipes.figures.estimates import LOSS, LossTable, document_error, is_above, losses_of, over_seeds
+from excise.recipes.figures.estimates import LOSS, LossTable, is_above, losses_of, over_seeds
 from excise.recipes.figures.planned import FinishedRun, Group, PlannedRun
 
 
@@ -37,11 +37,15 @@ class Axes(NamedTuple):
 
 def curve_of(run: FinishedRun, axes: Axes, stage: str = "calibrated") -> Curve:
     table = "losses" if axes.means == "sets" else axes.means
+    points = run.results.measures["tradeoff"]
+    if not all(point.get(table) for point in points):
+        raise ValueError(
+            f"{run.name} has no means over categories along its curve; delete its folder to train it again"
+        )
 
     def loss(point: Mapping[str, Any], name: str) -> float:
         return float(point[table][name][stage])
 
-    points = run.results.measures["tradeoff"]
     return [(point["share"], loss(point, axes.retain), loss(point, axes.forget)) for point in points]
 
 
@@ -89,7 +93,7 @@ def lead_claim(text: str, paper: str, group: Group, other: Group, axes: Axes, *,
     of_seeds = [leads(mine, theirs) for mine, theirs in zip(*curves, strict=True)]
     if not all(of_seeds):
         return PaperClaim(text, paper, None, LOSS, None, "the curves have no retain loss in common")
-    errors = [document_error(axes.end(one[0], axes.forget), "calibrated") for one in (group, other)]
+    errors = [axes.end(one[0], axes.forget).error("calibrated") for one in (group, other)]
     estimate = over_seeds([lead[0] if at_end else min(lead) for lead in of_seeds], math.hypot(*errors))
     if at_end:
         why = "the difference of forget losses at the lowest retain loss that both curves have come to"

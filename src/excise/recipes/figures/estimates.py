@@ -20,12 +20,17 @@ def over_seeds(values: Sequence[float], error: float | None = None) -> Estimate:
     """The mean with Student's interval; of one seed, with the standard error given, where there is one."""
     mean, n = float(np.mean(values)), len(values)
     if n > 1:
-        half = t95(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+        half = half_width(values)
     elif error is not None:
         half = 1.96 * error
     else:
         return Estimate(mean)
     return Estimate(mean, mean - half, mean + half)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of Student's interval of a mean over seeds."""
+    return t95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def losses_of(run: FinishedRun, name: str, table: LossTable) -> SetLosses:
@@ -37,7 +42,7 @@ def losses_of(run: FinishedRun, name: str, table: LossTable) -> SetLosses:
 def loss(group: Group, name: str, stage: str = "calibrated") -> Estimate:
     """The loss of a run on a test set."""
     of_runs = [run.losses.sets[name] for run in group]
-    return over_seeds([getattr(of, stage) for of in of_runs], document_error(of_runs[0], stage))
+    return over_seeds([getattr(of, stage) for of in of_runs], of_runs[0].error(stage))
 
 
 def loss_difference(
@@ -49,17 +54,7 @@ def loss_difference(
     """
     mine, theirs = ([losses_of(run, name, table) for run in one] for one in (group, other))
     differences = [getattr(a, stage) - getattr(b, stage) for a, b in zip(mine, theirs, strict=True)]
-    return over_seeds(differences, math.hypot(*(document_error(of[0], stage) for of in (mine, theirs))))
-
-
-def document_error(losses: SetLosses, stage: str) -> float:
-    """Standard error over documents."""
-    return standard_error(Estimate(0.0, *losses.intervals[stage]))
-
-
-def standard_error(estimate: Estimate) -> float:
-    """That of a normal distribution with the same 95 % interval; 0 where there is none."""
-    return 0.0 if estimate.low is None or estimate.high is None else (estimate.high - estimate.low) / (2 * 1.96)
+    return over_seeds(differences, math.hypot(*(of[0].error(stage) for of in (mine, theirs))))
 
 
 def by_seed(group: Group, value: Callable[[FinishedRun], float]) -> Estimate:

@@ -10,7 +10,7 @@ from excise.evals.leakage import BaselineCurve, Leakage, LeakagePoint, baseline_
 from excise.evals.results import ForgetTokens
 from excise.recipes.figures.bilingual import key
 from excise.recipes.figures.bilingual_runs import DOMAIN, SEEDS, SIZES, of_size, setup, sgtm, standard
-from excise.recipes.figures.estimates import LOSS, every, is_above, is_below, loss, standard_error
+from excise.recipes.figures.estimates import LOSS, every, half_width, is_above, is_below, loss
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.train.run import RunConfig
 
@@ -60,10 +60,12 @@ def curve_of(groups: Sequence[Group]) -> BaselineCurve:
 
 
 def leakage_of(group: Group, curve: BaselineCurve) -> Leakage:
-    """The leakage of a run over its seeds: their mean loss, looked up, and the ends of its interval."""
-    found = loss(group, DOMAIN, "ablated")
+    """The leakage of a run over its seeds: their mean loss, looked up."""
+    of_seeds = [run.losses.sets[DOMAIN] for run in group]
+    losses, one_seed = [of.ablated for of in of_seeds], len(group) == 1
+    error = of_seeds[0].error("ablated") if one_seed else half_width(losses) / 1.96
     undiscovered = round(float(np.mean([tokens.unlabeled for tokens in seen(group)])))
-    return leakage(curve, found.value, undiscovered, loss_error=standard_error(found))
+    return leakage(curve, float(np.mean(losses)), undiscovered, loss_error=error, one_seed=one_seed)
 
 
 def estimate_of(found: Leakage) -> Estimate:
@@ -95,7 +97,7 @@ def no_curve(text: str, paper: str, error: ValueError) -> PaperClaim:
 def draw_curve(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     standard_runs = [runs[key("data_filter", share)] for share in CURVE[scale]]
     points = [Point(Estimate(tokens_in(group)), loss(group, DOMAIN, "ablated")) for group in standard_runs]
-    series = [Series("data_filter", "Standard training", [point for point in points if point.x.value > 0])]
+    series = [Series("data_filter", "Standard training", points[1:], line=False)]
     without = {"No forget data": points[0].y.value}
     text, paper = (
         "Leakage stays low",
@@ -106,9 +108,10 @@ def draw_curve(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     except ValueError as error:
         return Drawing([_curve_plot(series, without)], [no_curve(text, paper, error)])
     found = {share: leakage_of(runs[key("sgtm", share)], curve) for share in SHARES[scale]}
+    edge = 0.5 * min(n for n in (curve.tokens[1], *(of.equivalent_tokens for of in found.values())) if n > 0)
     at = [
         Point(
-            Estimate(of.equivalent_tokens),
+            Estimate(max(edge, of.equivalent_tokens)),
             loss(runs[key("sgtm", share)], DOMAIN, "ablated"),
             f"{100 * share:g} % undiscovered: leakage {of.leakage:.3f}",
         )
@@ -126,7 +129,15 @@ def draw_curve(runs: Mapping[str, Group], scale: Scale) -> Drawing:
         )
         for share, of in found.items()
     ]
-    return Drawing([_curve_plot([*series, Series("sgtm", "SGTM", at, line=False)], without)], claims)
+    read_off = Series("equal", "Looked up, linear in tokens", _looked_up(curve, edge), markers=False)
+    return Drawing([_curve_plot([*series, read_off, Series("sgtm", "SGTM", at, line=False)], without)], claims)
+
+
+def _looked_up(curve: BaselineCurve, edge: float) -> list[Point]:
+    """The curve on which losses are looked up, from an edge on."""
+    tokens = np.geomspace(edge, curve.tokens[-1], 80)
+    losses = np.interp(tokens, curve.tokens, curve.loss)
+    return [Point(Estimate(x), Estimate(y)) for x, y in zip(tokens.tolist(), losses.tolist(), strict=True)]
 
 
 def _curve_plot(series: Sequence[Series], without: Mapping[str, float]) -> Plot:
@@ -140,7 +151,8 @@ FIGURE_5A = Figure(
     title="Leakage, looked up on standard training",
     section="4.3",
     caption="Forget loss of standard training with growing numbers of forget tokens, and where SGTM's loss is on that "
-    "curve. Losses are after ablation and not calibrated.",
+    "curve; one that is above training without any forget tokens, the dashed line, stands at the left edge. Losses are "
+    "after ablation and not calibrated.",
     runs=lambda scale, sources: curve_runs(setup(scale, sources), scale, CURVE[scale], SHARES[scale]),
     draw=draw_curve,
 )

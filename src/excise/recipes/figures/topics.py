@@ -209,8 +209,8 @@ def draw_military(runs: Mapping[str, Group], scale: Scale) -> Drawing:
 
 
 CAPTION = (
-    "Calibrated losses after ablation while each method trains, a point at equal intervals; stars are the ends. Losses are "
-    "means over the subcategories of general, adjacent and forget articles."
+    "Calibrated losses after ablation while each method trains, a point at equal intervals; stars are the ends. Losses of "
+    "general and adjacent articles are means over their subcategories."
 )
 
 FIGURE_1 = Figure(

@@ -11,7 +11,7 @@ import numpy as np
 
 from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalty, fit_law
 from excise.evals.figure import Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
-from excise.recipes.figures.estimates import every, is_above, is_below, loss_difference
+from excise.recipes.figures.estimates import every, is_above, is_below, loss_difference, losses_of
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, MEANS, SMALL_PENALTY, main_runs
 from excise.recipes.figures.topics_runs import SEEDS, SIZES, largest, of_size, standard, variant
@@ -45,7 +45,7 @@ class Penalties:
     def baselines(self, name: str, stage: str, among: Sequence[str] = ()) -> list[BaselineRun]:
         groups = [self.runs[key] for key in among or keys(self.scale).values()]
         return [
-            BaselineRun(of.parameters, of.tokens, getattr(run.losses.category_means[name], stage))
+            BaselineRun(of.parameters, of.tokens, getattr(losses_of(run, name, MEANS), stage))
             for run in (run for group in groups for run in group)
             for of in (run.results.provenance,)
         ]
@@ -55,7 +55,7 @@ class Penalties:
 
     def of(self, method: str, name: str, stage: str = "calibrated") -> Estimate:
         """The penalty of a run's mean loss over seeds, in percent."""
-        losses = [getattr(run.losses.category_means[name], stage) for run in self.runs[method]]
+        losses = [getattr(losses_of(run, name, MEANS), stage) for run in self.runs[method]]
         error = float(np.std(losses, ddof=1)) / math.sqrt(len(losses)) if len(losses) > 1 else None
         same_size = self.baselines(name, stage, ["no_filter"])
         baseline = replace(same_size[0], loss=float(np.mean([run.loss for run in same_size])))

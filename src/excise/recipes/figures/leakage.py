@@ -16,7 +16,7 @@ from excise.train.run import RunConfig
 
 CURVE: Mapping[Scale, Sequence[float]] = {
     "smoke": (0.0, 0.01, 0.2, 0.4, 1.0),
-    "small": (0.0, 0.0025, 0.01, 0.05, 0.2, 0.4, 1.0),
+    "small": (0.0, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.2, 0.4, 1.0),
     "paper": (0.0, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.2, 0.4, 1.0),
 }
 """Undiscovered shares of the standard runs that make the baseline curve, dense where SGTM is."""

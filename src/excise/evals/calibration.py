@@ -92,7 +92,7 @@ def _probabilities(model: GPT, hidden: Tensor, removed: Sequence[str]) -> list[C
     route = without_modules(model, removed)
 
     def compute(rows: Tensor) -> Tensor:
-        return model.logits(rows, route).float().softmax(-1)
+        return model.logits(rows, route).softmax(-1, dtype=torch.float32)
 
     def kept(p: Tensor) -> Callable[[], Tensor]:
         return lambda: p

@@ -89,6 +89,7 @@ def test_a_method_that_always_diverges_is_an_error():
         {"routing.forget_weight": 0.1},
         {"train.learning_rate": 1.0},
         {"train.evaluations": 7},
+        {"train.budget": steps(9)},
     ],
 )
 def test_runs_of_one_method_share_a_rate(changes):
@@ -101,14 +102,14 @@ def test_runs_of_one_method_share_a_rate(changes):
         NO_FILTER,
         standard(BASE, 0.2, "smoke"),
         gradient_routing(BASE, 0.2, "smoke"),
-        override(SGTM, {"train.budget": steps(9)}),
+        override(SGTM, {"train.warmup_steps": 9}),
         override(SGTM, {"model.n_layers": 3}),
         override(SGTM, {"routing.embeddings": "retain"}),
         override(SGTM, {"data.forget_share": 0.1}),
         override(SGTM, {"data.source": "topics"}),
     ],
 )
-def test_other_methods_models_budgets_and_data_have_rates_of_their_own(other):
+def test_other_methods_models_schedules_and_data_have_rates_of_their_own(other):
     assert method_name(other) != method_name(SGTM)
 
 

@@ -28,6 +28,7 @@ from tests.train.test_checkpoint import small_run
         ("beta_2", -0.1),
         ("beta_2", math.nan),
         ("warmup_steps", -1),
+        ("warmup_steps", 2.5),
         ("checkpoint_every", -1),
         ("log_every", 0),
         ("seed", -1),

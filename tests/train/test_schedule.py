@@ -38,6 +38,15 @@ def test_rate_warms_up_to_its_peak_and_falls_to_zero():
     assert all(math.isfinite(rate) for rate in rates)
 
 
+def test_a_warm_up_below_1_is_a_share_of_the_run():
+    def rates(n_steps: int, warmup_steps: float) -> list[float]:
+        return [learning_rate(step, n_steps, peak=2.0, warmup_steps=warmup_steps) for step in range(n_steps)]
+
+    assert rates(100, 0.25) == rates(100, 25)
+    assert rates(10, 0.25) == rates(10, 2)
+    assert max(rates(7, 0.5)) == 2.0
+
+
 def test_evaluations_divide_a_run_into_equal_shares():
     assert [step for step in range(1, 11) if is_evaluation(step, 10, 4)] == [2, 5, 8, 10]
     assert not any(is_evaluation(step, 10, 0) for step in range(1, 11))

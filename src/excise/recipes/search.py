@@ -5,8 +5,8 @@ its retain loss, after ablation where it has modules, on the calibration split: 
 figure is drawn from. The loss is that before calibration, so that nothing is judged on what was fitted to it. The rule
 does not see forget loss, which would let a method choose its own trade-off.
 
-Runs are of one method where they differ only in seeds, in how many documents are labelled, and in the weight of those
-labelled with a domain; the first that a figure names is searched for all of them. Runs of other methods keep the rates
+Runs are of one method where they differ only in seeds, in how many documents are labelled, in the weight of those
+labelled with a domain, and in how long they train; the first that a figure names is searched for all of them. Runs of other methods keep the rates
 of the recipes. The runs of a search are those of the figures at other rates, so that those at the chosen rates need not
 be done again, unless something else needs their checkpoints.
 """
@@ -30,6 +30,7 @@ from excise.recipes.reproduce import Workshop, located
 from excise.recipes.sharing import taken, work_through
 from excise.train.loop import Listener
 from excise.train.run import RunConfig, RunDirectory
+from excise.train.schedule import Budget
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ SHARED = {
     "train.seed": 0,
     "data.seed": 0,
     "train.learning_rate": 1.0,
+    "train.budget": Budget(),
     "routing.forget_weight": 1.0,
     **{f"data.{name}": 0.0 for name in ("undiscovered_share", "false_positive_rate", "retain_share")},
     "data.adjacent_retain_share": 0.0,

@@ -40,7 +40,9 @@ class TrainConfig:
     learning_rate: float = 5e-3
     module_rate: float = 1.0
     """Learning rate of the modules relative to that of the core."""
-    warmup_steps: int = 100
+    warmup_steps: float = 0.5
+    """Steps in which the rate rises to its peak; below 1, that share of the run's. At rates as high as the paper's, short
+    warm-ups cost losses (docs/results.md)."""
     beta_1: float = 0.9
     beta_2: float = 0.95
     weight_decay: float = 0.1
@@ -73,6 +75,10 @@ class TrainConfig:
         for name in ("warmup_steps", "evaluations", "checkpoint_every", "seed", "clip_norm", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be a number from 0 up")
+        if self.warmup_steps > 1 and self.warmup_steps % 1:
+            raise ValueError(
+                f"train.warmup_steps={self.warmup_steps:g} must be a whole number of steps, or a share of them below 1"
+            )
         for name in ("beta_1", "beta_2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"train.{name}={getattr(self, name):g} must be from 0 up and below 1")

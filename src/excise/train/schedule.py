@@ -47,9 +47,10 @@ def is_evaluation(step: int, n_steps: int, evaluations: int) -> bool:
     return step in {round(k * n_steps / evaluations) for k in range(1, evaluations + 1)}
 
 
-def learning_rate(step: int, n_steps: int, *, peak: float, warmup_steps: int) -> float:
-    """Linear warm-up, then a cosine to zero; steps count from 0."""
-    if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    done = (step - warmup_steps) / max(1, n_steps - warmup_steps)
+def learning_rate(step: int, n_steps: int, *, peak: float, warmup_steps: float) -> float:
+    """Linear warm-up, then a cosine to zero; steps count from 0. A warm-up below 1 is a share of all steps."""
+    rising = round(warmup_steps * n_steps) if warmup_steps < 1 else warmup_steps
+    if step < rising:
+        return peak * (step + 1) / rising
+    done = (step - rising) / max(1, n_steps - rising)
     return peak * 0.5 * (1 + math.cos(math.pi * done))

@@ -19,7 +19,7 @@ from excise.evals.attacks import attack_for
 from excise.evals.figure import Scale
 from excise.evals.relearning import AttackConfig
 from excise.model.gpt import GPTConfig
-from excise.recipes.figures.bilingual_runs import ROUTED_BLOCKS, parameters_of
+from excise.recipes.figures.bilingual_runs import ROUTED_BLOCKS, WARMUP, parameters_of
 from excise.recipes.figures.planned import Sources
 from excise.recipes.paper import WIKIPEDIA, wikipedia
 from excise.routing.rules import RoutingConfig, RuleName
@@ -101,7 +101,7 @@ ATTACKS: Mapping[Scale, AttackConfig] = {
         steps=200,
         rows_per_step=32,
         rows_per_micro_batch=32,
-        learning_rates=(3e-4, 1e-3, 3e-3),
+        learning_rates=(1e-3, 3e-3, 1e-2),
         evaluate_every=10,
     ),
     "paper": attack_for(wikipedia("254m")),
@@ -134,12 +134,11 @@ def setup(scale: Scale, sources: Sources, domain: str = "biology") -> RunConfig:
 
 
 def _smoke(_: Sources, domain: str) -> RunConfig:
-    n = LARGEST_STEPS["smoke"]
     return RunConfig(
         data=DataConfig(source="topics", n_stories=2400, n_test_stories=240, calibration_share=0.5),
         model=SIZES["smoke"]["0.4M"],
         batch=BatchConfig(context=256, rows_per_step=4, rows_per_micro_batch=4),
-        train=TrainConfig(budget=steps(n), warmup_steps=n // 10, clip_norm=1.0, log_every=50),
+        train=TrainConfig(budget=steps(LARGEST_STEPS["smoke"]), warmup_steps=WARMUP, clip_norm=1.0, log_every=50),
     )
 
 
@@ -149,7 +148,7 @@ def _small(sources: Sources, domain: str) -> RunConfig:
         model=GPTConfig(context=1024, n_layers=6, d_model=128, n_heads=16, d_mlp=512),
         routing=RoutingConfig(domains=(domain,)),
         batch=BatchConfig(context=1024, rows_per_step=64, rows_per_micro_batch=64),
-        train=TrainConfig(budget=steps(STEPS[domain]), warmup_steps=100, clip_norm=1.0),
+        train=TrainConfig(budget=steps(STEPS[domain]), warmup_steps=WARMUP, clip_norm=1.0),
     )
 
 
@@ -167,10 +166,10 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
         )
     share = parameters_of(model) / parameters_of(list(SIZES[scale].values())[-1])
     n_steps = round(LARGEST_STEPS[scale] * share)
-    changes: dict[str, Any] = {"train.warmup_steps": n_steps // 10}
+    changes: dict[str, Any] = {"model": model, "train.budget": steps(n_steps)}
     if scale == "small":
         changes["data.source"] = sources.topics_sizes or "prepared/topics-4k"
-    return override(base, {"model": model, "train.budget": steps(n_steps), **changes})
+    return override(base, changes)
 
 
 def largest(scale: Scale, sources: Sources) -> RunConfig:

@@ -24,7 +24,7 @@ from excise.evals.figure import (
     read_figure,
 )
 from excise.report.figures import paper_figure, save_figure
-from excise.report.numbers import count, estimate, linear_ticks, log_ticks, number, tick_labels
+from excise.report.numbers import count, estimate, linear_ticks, log_ticks, number, tick_labels, unbroken
 from excise.report.reproduction import in_order, looks_in, read_figures, reproduction_page, write_reproduction
 from excise.report.style import LOOKS, looks_of
 from tests.report.example_figures import all_figures, figure_1, figure_3, figure_9, figure_11, table_1
@@ -342,6 +342,7 @@ def test_an_interval_decides_how_many_digits_are_shown():
     assert estimate(Estimate(3.94217, 3.9, 3.98)) == "3.942 [3.900, 3.980]"
     assert estimate(Estimate(0.5712, 0.49, 0.65)) == "0.57 [0.49, 0.65]"
     assert estimate(Estimate(350, 325, None), "steps") == "350\u00a0steps [325, …]"
+    assert unbroken("0.57, or 57 % [0.49, 0.65]") == "0.57, or 57 % [0.49,\u00a00.65]"
     assert count(35_127_296) == "35.1 million"
 
 

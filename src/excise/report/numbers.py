@@ -1,6 +1,7 @@
 """Numbers as readers want them: no more digits than are known, and ticks that are round."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from excise.evals.figure import Estimate
@@ -44,6 +45,11 @@ def estimate(of: Estimate, unit: str = "") -> str:
     decimals = min(6, max(0, -math.floor(math.log10(width / 5)))) if width else None
     low, high = ("…" if end is None else number(end, decimals) for end in (of.low, of.high))
     return f"{number(of.value, decimals)}{suffix} [{low}, {high}]"
+
+
+def unbroken(text: str) -> str:
+    """The same, no interval of which is broken over two lines."""
+    return re.sub(r"\[([^]]*), ", "[\\1,\u00a0", text)
 
 
 def count(n: float) -> str:

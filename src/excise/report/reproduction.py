@@ -20,7 +20,7 @@ from excise.report.charts import (
     methods_in,
 )
 from excise.report.html import definitions, document, join, sample
-from excise.report.numbers import count, estimate, number
+from excise.report.numbers import count, estimate, number, unbroken
 from excise.report.style import REPORT_SHEET, STYLE_SHEET, TOGGLES, WORDS, Look, colour_variables, looks_of
 from excise.report.tables import html_row, html_table
 
@@ -230,7 +230,7 @@ def _claims_of(figure: FigureResults) -> str:
 
 def _claim(claim: PaperClaim, check_only: bool) -> str:
     kind, mark, words = VERDICTS[claim.holds]
-    ours = estimate(claim.ours, claim.unit) if claim.ours else "not measured"
+    ours = unbroken(estimate(claim.ours, claim.unit)) if claim.ours else "not measured"
     why = f'<p class="quiet">{escape(claim.why)}</p>' if claim.why else ""
     sides = definitions({"Paper": escape(claim.paper), "Ours": f"<b>{escape(ours)}</b>"})
     if check_only:

@@ -27,6 +27,7 @@ from excise.recipes.figures.frontier import (
     EQUAL_STEPS,
     FAMILIES,
     SHARE,
+    SMALL_STEPS,
     TRIED,
     WEIGHTS,
     Place,
@@ -36,6 +37,7 @@ from excise.recipes.figures.frontier import (
     described,
     frontier_claim,
     place_of,
+    steps_claim,
 )
 from excise.recipes.figures.frontier_attacks import left_under_attack, more_than_words, sums_under_attack
 from excise.recipes.figures.plan import name_of, plan
@@ -103,15 +105,16 @@ def test_every_figure_has_a_plan_and_a_drawing_at_every_scale(name, scale):
     assert not any(claim.holds for claim in made.claims if claim.ours and "micro-batch" not in claim.text), "all alike"
 
 
+def changed(one, other, where=""):
+    for name, value in one.items():
+        if isinstance(value, dict) and isinstance(other[name], dict):
+            yield from changed(value, other[name], f"{where}{name}.")
+        elif value != other[name]:
+            yield f"{where}{name}"
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_figures_about_one_option_change_nothing_else(scale):
-    def changed(one, other, where=""):
-        for name, value in one.items():
-            if isinstance(value, dict) and isinstance(other[name], dict):
-                yield from changed(value, other[name], f"{where}{name}.")
-            elif value != other[name]:
-                yield f"{where}{name}"
-
     allowed = {
         "mixed-batches": {
             "batch.label_mixing",
@@ -132,12 +135,20 @@ def test_figures_about_one_option_change_nothing_else(scale):
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_budgets_of_the_frontier_differ_in_nothing_else(scale):
     runs = FIGURES["frontier"].runs(scale, Sources())
-    assert len(runs) == 2 * len(described(scale))
-    for name in described(scale):
+    assert len(runs) == 2 * len(described(scale)) - 1
+    for name in set(described(scale)) - {SMALL_STEPS}:
         one, equal = (runs[name + budget].config for budget in BUDGETS)
         assert one.train.budget.unit == "epochs"
         assert override(one, {"train.budget": steps(EQUAL_STEPS[scale])}) == equal
         assert one.data.undiscovered_share == (SHARE if name not in ("no_filter", "perfect_filter") else 0)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_filter_in_small_steps_takes_about_as_many_as_training_without_one(scale):
+    runs = {name: run.config for name, run in FIGURES["frontier"].runs(scale, Sources()).items()}
+    filtered, small = runs["data_filter"], runs[SMALL_STEPS]
+    assert small.batch.rows_per_step == filtered.batch.rows_per_step / 2
+    assert set(changed(to_dict(filtered), to_dict(small))) <= {"batch.rows_per_step", "batch.rows_per_micro_batch"}
 
 
 def test_runs_are_shared_with_each_other_and_with_the_paper_s():
@@ -420,6 +431,15 @@ def test_a_configuration_that_may_recover_less_is_not_called_cheaper():
     assert cheaper_claim(control, {"a": unsure}, "one epoch").holds is None
 
 
+@pytest.mark.parametrize(("retain", "expected"), [(-7.0, True), (-5.0, None), (-1.0, False)])
+def test_a_configuration_is_compared_with_a_filter_that_takes_as_many_steps(retain, expected):
+    filtered = Place(Estimate(0.0), Estimate(-5.0, -6.0, -4.0), Estimate(4.0), Estimate(-1.0))
+    little = replace(filtered, recovered=Estimate(0.7), retain=Estimate(-9.0))
+    enough = replace(filtered, recovered=Estimate(0.9), retain=Estimate(retain))
+    claim = steps_claim(filtered, {"little": little, "enough": enough}, "one epoch")
+    assert (claim.holds, claim.ours) == (expected, enough.retain)
+
+
 def test_one_configuration_is_enough_and_intervals_may_leave_it_open():
     assert [any_of(of) for of in ([False, True, None], [False, None], [False], [])] == [True, None, False, None]
     unsure = Place(Estimate(0.8, 0.7, 0.9), Estimate(1.0), Estimate(4.0), Estimate(-1.0))
@@ -438,11 +458,11 @@ def test_the_frontier_shows_every_configuration_under_both_budgets(scale):
     family, (weight, *_) = next(iter(TRIED[scale].items()))
     made = drawn("frontier", losses | {f"{family} {weight:g}": {RETAIN: 5.05, DOMAIN: (5.0, 8.9, 8.9)}}, scale)
     epoch, *_, table = made.panels
-    assert len(table.rows) == 2 * len(described(scale))
+    assert len(table.rows) == 2 * len(described(scale)) - 1
     labels = [series.label for series in epoch.series]
     for name in TRIED[scale]:
         assert any(label.startswith(FAMILIES[name].label) for label in labels)
-    assert len({series.method for series in epoch.series}) == len(epoch.series) == 5 + len(TRIED[scale])
+    assert len({series.method for series in epoch.series}) == len(epoch.series) == 6 + len(TRIED[scale])
     looks = looks_of({*LOOKS, *(series.method for series in epoch.series)})
     assert len({looks[series.method] for series in epoch.series}) == len(epoch.series), "whatever else is on a page"
     points = {series.method: series.points[0] for series in epoch.series}

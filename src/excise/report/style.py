@@ -33,6 +33,7 @@ LOOKS = {  # colours after Okabe and Ito, dark or light enough for a contrast of
     "sgtm_joint_down_projection": Look("#4a4fb0", "#a3a8f7", "p"),
     "sgtm_joint_embeddings": Look("#5b8c00", "#a5d341", ">"),
     "token_reset": Look("#8a4b5e", "#dca3b3", "d"),
+    "small_steps": Look("#5b8c00", "#a5d341", ">"),
     "equal": Look("#767c85", "#8d949e", ""),
 }
 """`equal` is for lines between methods, as those of equal compute."""

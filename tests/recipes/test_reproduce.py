@@ -28,7 +28,7 @@ from excise.recipes.figures.costs import tokens_of
 from excise.recipes.figures.curves import leads, share_of_training
 from excise.recipes.figures.estimates import claim_all_above, every, is_above, is_below, over_seeds
 from excise.recipes.figures.measured import ALL_MEASURES, updates
-from excise.recipes.figures.plan import choose, name_of, plan
+from excise.recipes.figures.plan import NOT_OUTCOME, choose, name_of, plan
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, PlannedAttack, PlannedRun, Sources
 from excise.recipes.figures.tables import MATRICES, split_of
 from excise.recipes.reproduce import attacks_in, draw, reproduce
@@ -161,6 +161,14 @@ def test_every_plan_is_of_valid_runs_without_any_data(scale):
         (first, *_) = groups[FIGURES[name].no_filter]
         config = planned.runs[first].planned.config
         assert (config.data.filter, config.routing.rule) == ("none", "none")
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_runs_that_are_equal_have_one_name(scale):
+    """Numbers are equal as integers and as floats, of which JSON tells the difference."""
+    runs = [run.planned for run in plan(list(FIGURES), scale).runs.values()]
+    decisive = [(override(run.config, NOT_OUTCOME), run.unlearning) for run in runs]
+    assert [one for i, one in enumerate(decisive) if one in decisive[:i]] == []
 
 
 def test_one_no_filter_run_serves_all_figures_of_the_bilingual_model():

@@ -186,6 +186,13 @@ def test_figures_take_the_rates_of_a_search_and_others_those_of_the_recipes(foun
     assert rates == {"none": 1e-2, "sgtm": 1e-2, "gradient_routing": 3e-3}
 
 
+def test_a_method_without_a_searched_rate_is_told_once(found, caplog):
+    adapt = at_searched_rates(found, "smoke")
+    for config in (SGTM, override(SGTM, {"train.seed": 1}), NO_FILTER):
+        assert adapt(config) == config
+    assert [record.message.split(" has no rate for ")[1][:4] for record in caplog.records] == ["sgtm", "no_f"]
+
+
 def test_runs_of_a_search_at_the_chosen_rates_are_not_done_again(found, tmp_path, monkeypatch):
     shutil.copytree(found.parent, tmp_path / "copy")
     adapt = at_searched_rates(found, "smoke")

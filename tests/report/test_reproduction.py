@@ -157,6 +157,15 @@ def test_claims_of_our_own_are_counted_apart():
     assert "All 1 claim of our own holds" in reproduction_page([ours])
 
 
+def test_no_interval_of_a_claim_is_broken_over_two_lines():
+    claim = dataclasses.replace(
+        figure_3().claims[0], ours=Estimate(0.57, 0.49, 0.65), why="the control has 0.5 [0.4, 0.6]"
+    )
+    page = reproduction_page([dataclasses.replace(figure_3(), claims=[claim])])
+    assert "[0.49,\u00a00.65]" in page
+    assert "[0.4,\u00a00.6]" in page
+
+
 def test_every_number_of_a_plot_is_in_its_table_and_its_tool_tips():
     page, figure = reproduction_page([figure_3()]), figure_3()
     text, tips = visible_text(page), unescape(" ".join(re.findall(r'data-t="([^"]*)"', page)))

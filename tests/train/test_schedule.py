@@ -44,7 +44,14 @@ def test_a_warm_up_below_1_is_a_share_of_the_run():
 
     assert rates(100, 0.25) == rates(100, 25)
     assert rates(10, 0.25) == rates(10, 2)
-    assert max(rates(7, 0.5)) == 2.0
+    assert max(rates(7, 0.5)) == 2.0, "3.5 steps would end below or above the peak"
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 0.5, 0.999, 1])
+@pytest.mark.parametrize("n_steps", [1, 2, 3])
+def test_the_shortest_runs_have_rates_up_to_the_peak(n_steps, warmup_steps):
+    rates = [learning_rate(step, n_steps, peak=2.0, warmup_steps=warmup_steps) for step in range(n_steps)]
+    assert all(0 < rate <= 2.0 for rate in rates)
 
 
 def test_evaluations_divide_a_run_into_equal_shares():

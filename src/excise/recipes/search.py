@@ -6,9 +6,9 @@ figure is drawn from. The loss is that before calibration, so that nothing is ju
 does not see forget loss, which would let a method choose its own trade-off.
 
 Runs are of one method where they differ only in seeds, in how many documents are labelled, in the weight of those
-labelled with a domain, and in how long they train; the first that a figure names is searched for all of them. Runs of other methods keep the rates
-of the recipes. The runs of a search are those of the figures at other rates, so that those at the chosen rates need not
-be done again, unless something else needs their checkpoints.
+labelled with a domain, and in how long they train; the first that a figure names is searched for all of them. Runs of
+other methods keep the rates of the recipes. The runs of a search are those of the figures at other rates, so that those
+at the chosen rates need not be done again, unless something else needs their checkpoints.
 """
 
 import json
@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from shutil import rmtree
 
@@ -246,15 +247,21 @@ def read_search(file: Path, scale: Scale) -> RateSearch:
 
 
 def at_searched_rates(file: Path, scale: Scale) -> Shorten:
-    """Runs at the rates of a search, where it has one for their method."""
+    """Runs at the rates of a search, where it has one for their method; where it has none, that is said once."""
     search = read_search(file, scale)
     chosen = {name: method.chosen for name, method in search.methods.items()}
     for name, rate in chosen.items():
         if rate is None:
             raise ValueError(f"the search in {file} has not tried all rates for {name}; let it go on: --search")
 
+    @cache
+    def rate_of(method: str) -> float | None:
+        if method not in chosen:
+            logger.warning("%s has no rate for %s, which keeps that of its recipe", file, method)
+        return chosen.get(method)
+
     def at_its_rate(config: RunConfig) -> RunConfig:
-        rate = chosen.get(method_name(config))
+        rate = rate_of(method_name(config))
         return override(config, {"train.learning_rate": rate}) if rate else config
 
     return at_its_rate

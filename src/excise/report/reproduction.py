@@ -231,7 +231,7 @@ def _claims_of(figure: FigureResults) -> str:
 def _claim(claim: PaperClaim, check_only: bool) -> str:
     kind, mark, words = VERDICTS[claim.holds]
     ours = unbroken(estimate(claim.ours, claim.unit)) if claim.ours else "not measured"
-    why = f'<p class="quiet">{escape(claim.why)}</p>' if claim.why else ""
+    why = f'<p class="quiet">{escape(unbroken(claim.why))}</p>' if claim.why else ""
     sides = definitions({"Paper": escape(claim.paper), "Ours": f"<b>{escape(ours)}</b>"})
     if check_only:
         kind, words = "undecided", f"{words} ({STAMP})"

@@ -40,9 +40,9 @@ class TrainConfig:
     learning_rate: float = 5e-3
     module_rate: float = 1.0
     """Learning rate of the modules relative to that of the core."""
-    warmup_steps: float = 0.5
-    """Steps in which the rate rises to its peak; below 1, that share of the run's. At rates as high as the paper's, short
-    warm-ups cost losses (docs/results.md)."""
+    warmup_steps: int | float = 0.5
+    """Steps in which the rate rises to its peak; below 1, that share of the run's. At rates as high as the paper's, a short
+    one ends at higher losses (docs/results.md)."""
     beta_1: float = 0.9
     beta_2: float = 0.95
     weight_decay: float = 0.1

@@ -31,8 +31,8 @@ RATES: Mapping[Scale, Mapping[str, float]] = {
 }
 """Learning rates by method: the paper's table and DESIGN's, until a search finds better ones."""
 WARMUP = 0.5
-"""Of the training, where it has fewer steps than the paper's warm-ups of 500 and 1,000 ask for: after a shorter one losses
-are higher and follow chance, and a fixed number of steps would favour the methods that train least."""
+"""Share of the steps, for runs that are too short for the paper's 500 and 1,000: after a shorter warm-up losses are higher
+and follow chance, and a fixed number would favour the methods that train least."""
 SGTM: Mapping[str, Any] = {"embeddings": "joint", "norms": "joint", "forget_weight": 1.0, "forget_tokens": 0.0}
 """The routing of SGTM in section 4."""
 ROUTED_BLOCKS = 5 / 8

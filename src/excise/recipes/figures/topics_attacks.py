@@ -24,8 +24,8 @@ DOMAIN = "biology"
 ATTACKED = {"sgtm": "SGTM", "weak_filter": "Weak filter", "strict_filter": "Strict filter", "rmu": "RMU"}
 FILTERS = ("weak_filter", "strict_filter")
 UNDER_ATTACK = (
-    "Losses under attack are means over tokens and not calibrated. A removed module is re-initialised before the attack; the paper sets it to "
-    "zero. Each run has its own learning rate, the strongest of those tried."
+    "Losses under attack are means over tokens and not calibrated. A removed module is re-initialised before the attack; the "
+    "paper sets it to zero. Each run has its own learning rate, the strongest of those tried."
 )
 Runs = Mapping[str, Group]
 

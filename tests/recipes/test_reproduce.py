@@ -280,6 +280,32 @@ def test_of_the_baseline_of_an_attack_the_results_are_enough(tmp_path, trainings
     assert [name.split("-")[0] for name in trainings] == ["no_filter", "sgtm"]
 
 
+def test_an_attack_is_judged_by_the_baseline_of_the_plan_though_it_was_made_before_that(tmp_path, trainings):
+    """Search another rate for the baseline, and no attack need be made again."""
+    found = []
+
+    def drawn(groups, scale):
+        found.append(groups["sgtm"][0].relearning)
+        return table_of(groups, scale)
+
+    def with_baseline(config):
+        attack = PlannedAttack(config=ATTACK, baseline=config)
+        return table(replace(figure("one", sgtm=PlannedRun(config=SGTM, attacks=(attack,))), draw=drawn))
+
+    make(with_baseline(NO_FILTER), tmp_path, keep_checkpoints=False)
+    make(with_baseline(override(NO_FILTER, {"train.learning_rate": 1e-6})), tmp_path)
+    assert [name.split("-")[0] for name in trainings] == ["no_filter", "sgtm", "no_filter"]
+    (before,), (after,) = found
+    assert before["baseline_loss"] < after["baseline_loss"]
+    assert before["baseline"]["run"] != after["baseline"]["run"]
+    for old, new in zip(before["attacks"], after["attacks"], strict=True):
+        assert old["points"] == new["points"]
+        reached = (point["step"] for point in new["points"] if point["losses"][DOMAIN] <= after["baseline_loss"])
+        assert new["relearning_steps"] == next(reached, None)
+    assert after["relearning_steps"] == min(of["relearning_steps"] for of in after["attacks"]), "an untrained baseline"
+    assert before["relearning_steps"] != after["relearning_steps"]
+
+
 def test_a_figure_whose_runs_another_process_does_again_is_drawn_later(tmp_path, monkeypatch):
     groups, calls = module.Workshop.groups, []
 

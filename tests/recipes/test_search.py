@@ -26,6 +26,7 @@ from excise.recipes.search import (
     rates_to_try,
     read_search,
     search_rates,
+    unsearched,
     validation_loss,
 )
 from excise.train.loop import train
@@ -53,7 +54,12 @@ def test_the_rate_with_the_lowest_loss_is_chosen():
     losses = {"0.001": 4.0, "0.002": 3.5, "0.004": 3.7, "0.008": None}
     assert judged("a", losses, (8e-3, 4e-3, 2e-3, 1e-3)) == MethodSearch("a", losses, 2e-3, at_edge=False)
     assert judged("a", losses, (1e-3, 0.5)).chosen is None, "not before all rates are tried"
+
+
+def test_of_rates_that_seeds_could_put_in_any_order_the_lowest_is_chosen():
     assert judged("a", {"0.001": 3.0, "0.002": 3.0, "0.0005": 3.0, "0.00025": 3.1}, (1e-3, 2e-3)).chosen == 5e-4
+    assert judged("a", {"0.005": 4.98, "0.01": 4.878, "0.02": 4.865}, (5e-3, 1e-2, 2e-2)).chosen == 1e-2
+    assert rates_to_try({"0.005": 4.98, "0.01": 4.878, "0.02": 4.85}, (5e-3, 1e-2, 2e-2)) == [4e-2], "better by 0.6 %"
 
 
 @pytest.mark.parametrize("best", [6.25e-5, 2.5e-4, 1e-3, 2e-3, 4e-3, 1.6e-2, 6.4e-2])
@@ -186,11 +192,12 @@ def test_figures_take_the_rates_of_a_search_and_others_those_of_the_recipes(foun
     assert rates == {"none": 1e-2, "sgtm": 1e-2, "gradient_routing": 3e-3}
 
 
-def test_a_method_without_a_searched_rate_is_told_once(found, caplog):
-    adapt = at_searched_rates(found, "smoke")
-    for config in (SGTM, override(SGTM, {"train.seed": 1}), NO_FILTER):
-        assert adapt(config) == config
-    assert [record.message.split(" has no rate for ")[1][:4] for record in caplog.records] == ["sgtm", "no_f"]
+def test_methods_without_a_searched_rate_are_told_by_a_run_of_the_figures_asked_for(found):
+    other = PlannedRun(config=override(tiny(SGTM), {"model.n_layers": 3}), seeds=2)
+    of_two = {key: PlannedRun(config=tiny(run.config)) for key, run in TWO["two"].runs("smoke", Sources()).items()}
+    figures = table(figure("two", **of_two), figure("three", a=other, b=other, c=of_two["sgtm"]))
+    assert unsearched(["two"], "smoke", Sources(), found, figures=figures) == []
+    assert unsearched(["two", "three"], "smoke", Sources(), found, figures=figures) == ["three: a"]
 
 
 def test_runs_of_a_search_at_the_chosen_rates_are_not_done_again(found, tmp_path, monkeypatch):
@@ -223,9 +230,9 @@ def test_what_is_no_finished_search_of_the_scale_is_refused(found, tmp_path):
         at_searched_rates(tmp_path / "none.json", "smoke")
 
 
-def test_the_command_searches_and_uses_what_it_found(tmp_path, capsys, monkeypatch):
+def test_the_command_searches_and_uses_what_it_found(tmp_path, capsys, monkeypatch, caplog):
     small = table(figure("two", no_filter=PlannedRun(config=tiny(NO_FILTER))))
-    for function in (module.search_rates, reproducing.reproduce):
+    for function in (module.search_rates, module.unsearched, reproducing.reproduce):
         monkeypatch.setattr(function, "__kwdefaults__", {**function.__kwdefaults__, "figures": small})
     where = ["--directory", str(tmp_path)]
     assert main(["reproduce", "two", "--search", "--grid", "0.000001", "0.02", "400", *where]) == 0
@@ -234,3 +241,7 @@ def test_the_command_searches_and_uses_what_it_found(tmp_path, capsys, monkeypat
     used = json.loads((tmp_path / "figures" / "two.json").read_text())["configurations"]["no_filter"]
     assert used["train"]["learning_rate"] == 0.02
     assert main(["reproduce", "two", "--search", "--rates", file, *where]) == 2
+    small |= table(figure("three", sgtm=PlannedRun(config=tiny(SGTM))))
+    assert main(["reproduce", "two", "three", "--rates", file, *where]) == 0
+    told = [record.message for record in caplog.records if "no rate" in record.message]
+    assert told == [f"{file} has no rate for three: sgtm; such runs keep their recipe's"]

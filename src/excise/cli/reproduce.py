@@ -1,5 +1,6 @@
 """excise reproduce FIGURE..."""
 
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     Listeners = Callable[[str], Sequence[Listener]]
 
+logger = logging.getLogger(__name__)
 
 GRACE = 60.0
 """Seconds for a process to end a step and save it."""
@@ -169,7 +171,10 @@ def search(arguments: ReproduceArguments, sources: "Sources", adapt: "Shorten", 
 
 def draw(arguments: ReproduceArguments, sources: "Sources", adapt: "Shorten", listeners: "Listeners") -> list[Path]:
     from excise.recipes.reproduce import reproduce
+    from excise.recipes.search import unsearched
 
+    if arguments.rates and (runs := unsearched(arguments.figures, arguments.scale, sources, arguments.rates)):
+        logger.warning("%s has no rate for %s; such runs keep their recipe's", arguments.rates, ", ".join(runs))
     return reproduce(
         arguments.figures,
         arguments.scale,

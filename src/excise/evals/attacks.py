@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from excise.config import from_dict
 from excise.data.dataset import true_sets
 from excise.evals.in_context import InContext, in_context
 from excise.evals.losses import evaluate
 from excise.evals.measures import check_standard, results_on_same_data, some
-from excise.evals.relearning import AttackConfig, AttackPoint, Relearning, relearn, retain_matched
+from excise.evals.relearning import Attack, AttackConfig, AttackPoint, Relearning, judged, relearn, retain_matched
 from excise.evals.results import Results, add_measures, losses_in, plain, read_results, same_source
 from excise.evals.run import Subject, open_run
 from excise.labels import GROUPS, RETAIN, nearest
@@ -74,10 +75,23 @@ def relearn_run(
         raise ValueError(
             f"there are {len(forget)} documents of {domain!r}, fewer than the {too_many[0]} to attack with"
         )
-    goal = losses_in(baseline).sets[domain].ablated
+    goal = goal_of(baseline, domain)
     for attack in attacks:
         show = partial(_show, listener, attack)
         yield relearn(subject.model, forget, retain, subject.data.test, domain, attack, goal, show, subject.autocast)
+
+
+def goal_of(baseline: Results, domain: str) -> float:
+    """The forget loss that an attack tries to reach."""
+    return losses_in(baseline).sets[domain].ablated
+
+
+def judged_by(baseline: Results, record: dict[str, Any]) -> dict[str, Any]:
+    """The record of an attack with its steps counted to the loss of this baseline; what the attacker did stays."""
+    config, domain = from_dict(AttackConfig, record["config"]), record["domain"]
+    attacks = [Attack(**{**of, "points": [AttackPoint(**point) for point in of["points"]]}) for of in record["attacks"]]
+    again = judged(config, domain, record["ablation"], attacks, goal_of(baseline, domain))
+    return {**record, **plain(again), "baseline": plain(baseline.provenance)}
 
 
 def _show(listener: Listener, attack: AttackConfig, _: GPT, rate: float, point: AttackPoint) -> None:

@@ -86,9 +86,9 @@ class Attack:
     points: list[AttackPoint]
     diverged_at: int | None
     """The evaluated step at which a loss was no longer a number, where the attack ended."""
-    relearning_steps: int | None
+    relearning_steps: int | None = None
     """The first evaluated step at which the forget loss is down at the baseline's; None if it never is."""
-    interpolated_steps: float | None
+    interpolated_steps: float | None = None
     """The same between evaluations, on the straight line that joins them."""
 
 
@@ -146,13 +146,30 @@ def relearn(
         for point in _points(attacked, rate, halves, test, config, autocast):
             listener(attacked, rate, point)
             points.append(point)
-        attacks.append(_attack(rate, points, domain, baseline_loss))
+        attacks.append(_attack(rate, points))
+    return judged(config, domain, config.ablation if model.partition.domains else "none", attacks, baseline_loss)
+
+
+def judged(
+    config: AttackConfig,
+    domain: str,
+    ablation: Ablation | Literal["none"],
+    attacks: Sequence[Attack],
+    baseline_loss: float,
+) -> Relearning:
+    """Attacks on one model, their steps counted to this loss."""
+
+    def counted(attack: Attack) -> Attack:
+        reached, between = steps_to([(point.step, point.losses[domain]) for point in attack.points], baseline_loss)
+        return replace(attack, relearning_steps=reached, interpolated_steps=between)
+
+    attacks = list(map(counted, attacks))
     best = strongest(attacks, domain)
     end = lowest(best, domain)
     return Relearning(
         config=config,
         domain=domain,
-        ablation=config.ablation if model.partition.domains else "none",
+        ablation=ablation,
         baseline_loss=baseline_loss,
         attacks=attacks,
         strongest=best.learning_rate,
@@ -187,15 +204,13 @@ def _points(
                 return
 
 
-def _attack(rate: float, points: list[AttackPoint], domain: str, baseline_loss: float) -> Attack:
-    """The record of an attack, whose last losses are not kept where they are not numbers."""
+def _attack(rate: float, points: list[AttackPoint]) -> Attack:
+    """An attack, whose last losses are not kept where they are not numbers."""
     *before, last = points
     diverged = not all(map(math.isfinite, last.losses.values()))
     if diverged and not before:
         raise ValueError(f"the model's losses before the attack are {last.losses}; an attack needs a sound model")
-    kept = before if diverged else points
-    steps = steps_to([(point.step, point.losses[domain]) for point in kept], baseline_loss)
-    return Attack(rate, kept, last.step if diverged else None, *steps)
+    return Attack(rate, before if diverged else points, last.step if diverged else None)
 
 
 def steps_to(losses: Sequence[tuple[int, float]], baseline_loss: float) -> tuple[int | None, float | None]:

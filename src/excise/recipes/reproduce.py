@@ -20,7 +20,7 @@ from excise.baselines.unlearning import unlearn_run
 from excise.config import to_dict
 from excise.data.dataset import Data, load_data
 from excise.data.sources import EMBEDDED
-from excise.evals.attacks import baseline_of, matched_step, relearn_run, save_attack, the_domain
+from excise.evals.attacks import baseline_of, judged_by, matched_step, relearn_run, save_attack, the_domain
 from excise.evals.figure import FigureResults, RunLine, Scale
 from excise.evals.options import MeasureOptions
 from excise.evals.results import Results, add_measures, read_results, same_source, write_json
@@ -144,12 +144,22 @@ class Workshop:
         return [name for name in run.planned.measures if known is None or name not in known.measures]
 
     def missing_attacks(self, run: Run) -> list[PlannedAttack]:
-        known = [(of["config"], of["matched_to"]) for of in attacks_in(self.directory(run))]
+        known = attacks_in(self.directory(run))
+        return [attack for attack in run.planned.attacks if not self.records(attack, known)]
 
-        def kind(attack: PlannedAttack) -> tuple[Any, str | None]:
-            return to_dict(attack.config), self.trained(attack.match).name if attack.match else None
+    def records(self, attack: PlannedAttack, known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of an attack, whatever its baseline was, of which nothing depends but the steps that are counted."""
+        kind = to_dict(attack.config), self.trained(attack.match).name if attack.match else None
+        return [of for of in known if (of["config"], of["matched_to"]) == kind]
 
-        return [attack for attack in run.planned.attacks if kind(attack) not in known]
+    def judged(self, run: Run) -> list[dict[str, Any]]:
+        """The attacks on a run that are planned, judged by the baselines that are."""
+        known = attacks_in(self.directory(run))
+        baselines = [RunDirectory(self.trained(attack.baseline)).results_file for attack in run.planned.attacks]
+        return [
+            judged_by(read_results(baseline), self.records(attack, known)[-1])
+            for attack, baseline in zip(run.planned.attacks, baselines, strict=True)
+        ]
 
     def check_sources(self, mixed: MixedSources) -> None:
         """Make the data that can be made, and say before any other work which are not there."""
@@ -219,7 +229,7 @@ class Workshop:
         files = RunDirectory(self.directory(run))
         trained = RunDirectory(self.trained(run.planned.config))
         results = read_results(files.results_file)
-        return FinishedRun(run.name, files.config(), results, trained.metrics(), attacks_in(files.path))
+        return FinishedRun(run.name, files.config(), results, trained.metrics(), self.judged(run))
 
 
 def short(run: Run) -> str:

@@ -16,7 +16,6 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from shutil import rmtree
 
@@ -42,6 +41,9 @@ GRID: Mapping[Scale, Sequence[float]] = {
 }
 BEYOND = 3
 """Rates that are tried beyond either end of a grid at most."""
+ALIKE = 0.005
+"""Losses that differ by less than this share tell nothing: seeds of one method are as far apart. At the higher of two such
+rates one seed in three may fail."""
 RATES = "rates.json"
 VALIDATION = "validation"
 DIVERGED = ("try a lower train.learning_rate", "are not finite")
@@ -211,9 +213,10 @@ def rates_to_try(losses: Mapping[str, float | None], grid: Sequence[float]) -> l
 
 
 def best_of(losses: Mapping[str, float | None]) -> float:
-    """The rate with the lowest loss, the smaller of two that are alike; one that diverged is the worst."""
+    """The lowest of the rates whose losses are as good as the best; one that diverged is the worst."""
     known = {float(rate): math.inf if loss is None else loss for rate, loss in losses.items()}
-    return min(sorted(known), key=lambda rate: known[rate])
+    good = (1 + ALIKE) * min(known.values())
+    return min(rate for rate, loss in known.items() if loss <= good)
 
 
 def judged(run: str, losses: Mapping[str, float | None], grid: Sequence[float]) -> MethodSearch:
@@ -247,21 +250,24 @@ def read_search(file: Path, scale: Scale) -> RateSearch:
 
 
 def at_searched_rates(file: Path, scale: Scale) -> Shorten:
-    """Runs at the rates of a search, where it has one for their method; where it has none, that is said once."""
+    """Runs at the rates of a search, where it has one for their method."""
     search = read_search(file, scale)
     chosen = {name: method.chosen for name, method in search.methods.items()}
     for name, rate in chosen.items():
         if rate is None:
             raise ValueError(f"the search in {file} has not tried all rates for {name}; let it go on: --search")
 
-    @cache
-    def rate_of(method: str) -> float | None:
-        if method not in chosen:
-            logger.warning("%s has no rate for %s, which keeps that of its recipe", file, method)
-        return chosen.get(method)
-
     def at_its_rate(config: RunConfig) -> RunConfig:
-        rate = rate_of(method_name(config))
+        rate = chosen.get(method_name(config))
         return override(config, {"train.learning_rate": rate}) if rate else config
 
     return at_its_rate
+
+
+def unsearched(
+    names: Sequence[str], scale: Scale, sources: Sources, file: Path, *, figures: Mapping[str, Figure] = FIGURES
+) -> list[str]:
+    """Runs of some figures that stand for methods of which a search knows no rate."""
+    known = read_search(file, scale).methods
+    methods = methods_of(names, scale, sources, MixedSources(Path()), lambda config: config, figures)
+    return [run for name, (run, _) in methods.items() if name not in known]

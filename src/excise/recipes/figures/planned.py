@@ -70,7 +70,7 @@ class FinishedRun:
     results: Results
     metrics: Sequence[Mapping[str, Any]]
     relearning: Sequence[Mapping[str, Any]] = ()
-    """All attacks on it, those on matched checkpoints too."""
+    """The attacks on it that are planned, those on matched checkpoints too."""
 
     @cached_property
     def losses(self) -> Losses:

@@ -65,6 +65,14 @@ def test_losses_at_step_0_are_those_of_the_ablated_model(how, method):
     assert [point.step for point in points] == [0, 2, 3]
 
 
+def test_the_forget_loss_is_followed_and_other_losses_are_there_before_and_after():
+    model, seen = small_model(routing_for()), []
+    result = attack(model, listener=lambda attacked, *_: seen.append(losses_of(attacked)))
+    assert [set(point.losses) for point in result.attacks[0].points] == [set(TEST), {"spanish"}, set(TEST)]
+    for point, losses in zip(result.attacks[0].points, seen, strict=True):
+        assert point.losses == {name: losses[name] for name in point.losses}
+
+
 def test_a_set_that_is_part_of_another_is_followed_without_evaluating_it(monkeypatch):
     evaluated = []
     plain = relearning.document_losses
@@ -72,9 +80,10 @@ def test_a_set_that_is_part_of_another_is_followed_without_evaluating_it(monkeyp
         relearning, "document_losses", lambda *given, **how: evaluated.append(given[1]) or plain(*given, **how)
     )
     part = TEST["retain"][np.array([6, 1])]
-    points = attack(small_model(routing_for()), test={**TEST, "general": part}).attacks[0].points
+    points = attack(small_model(routing_for()), test={**TEST, "general": part}, evaluate_every=3).attacks[0].points
     assert evaluated == [TEST["retain"], TEST["spanish"]] * len(points)
-    alone = attack(small_model(routing_for()), test={"spanish": TEST["spanish"], "general": part}).attacks[0].points
+    test = {"spanish": TEST["spanish"], "general": part}
+    alone = attack(small_model(routing_for()), test=test, evaluate_every=3).attacks[0].points
     assert [point.losses["general"] for point in points] == pytest.approx([point.losses["general"] for point in alone])
 
 

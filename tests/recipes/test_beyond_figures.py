@@ -547,6 +547,14 @@ def test_an_attack_that_diverges_at_once_says_nothing_of_words_set_back():
     assert (claim.ours, claim.holds) == (None, None)
 
 
+def test_english_after_an_attack_that_diverges_on_its_way_is_not_known():
+    start, end = (0, {DOMAIN: 9.0, RETAIN: 5.0}), (20, {DOMAIN: 7.0, RETAIN: 6.0})
+    whole, diverged = (Relearned(of, 0, False, 0.0, 0.0, False) for of in ([start, end], [start, (10, {DOMAIN: 8.0})]))
+    claim = more_than_words("ours", [whole], [diverged])
+    assert claim.ours.value == -1.0
+    assert "English losses at its end 6.00 and unknown" in claim.why
+
+
 def test_what_is_left_under_attack_is_on_the_way_from_the_data_filter_to_the_perfect_one():
     lowest = {"data_filter": 4.0, "perfect_filter": 5.0, "sgtm": 3.9, "tenth 0.6": 4.8, "token_reset": 4.2}
     made = relearning_of(lowest)

@@ -70,12 +70,13 @@ class AttackConfig:
 
 @dataclass(frozen=True)
 class AttackPoint:
-    """Uncalibrated losses by test set at some step of an attack."""
+    """Uncalibrated losses at some step of an attack."""
 
     step: int
     forget_tokens: int
     """Predicted tokens of forget data seen so far."""
     losses: dict[str, float]
+    """Of the domain that is attacked; at the start and at the end of all test sets."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def relearn(
     attacks = []
     for rate in config.learning_rates:
         attacked, points = fresh(target), []
-        for point in _points(attacked, rate, halves, test, config, autocast):
+        for point in _points(attacked, rate, halves, test, domain, config, autocast):
             listener(attacked, rate, point)
             points.append(point)
         attacks.append(_attack(rate, points))
@@ -181,7 +182,13 @@ def judged(
 
 
 def _points(
-    model: GPT, rate: float, halves: Sequence[Loader], test: Sets, config: AttackConfig, autocast: Autocast
+    model: GPT,
+    rate: float,
+    halves: Sequence[Loader],
+    test: Sets,
+    domain: str,
+    config: AttackConfig,
+    autocast: Autocast,
 ) -> Iterator[AttackPoint]:
     """Losses of a model while it is trained at one rate, until it diverges."""
     optimizer, device = _optimizer(model, config.weight_decay), next(model.parameters()).device
@@ -197,7 +204,8 @@ def _points(
             optimizer.step()
             forget_tokens += sum(batch.n_predicted for batch in forget)
         if due(step, config.evaluate_every, config.steps):
-            found = by_set(test, partial(document_losses, model, context=config.context, autocast=autocast))
+            wanted = test if step in (0, config.steps) else {domain: test[domain]}
+            found = by_set(wanted, partial(document_losses, model, context=config.context, autocast=autocast))
             losses = {name: of_set.means[0] for name, of_set in found.items()}
             yield AttackPoint(step, forget_tokens, losses)
             if not all(map(math.isfinite, losses.values())):

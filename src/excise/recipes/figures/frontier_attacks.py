@@ -98,12 +98,17 @@ def more_than_words(label: str, ours: Attacks, control: Attacks) -> PaperClaim:
     if any(n == 0 for _, n in pairs):
         return PaperClaim(text, NOT_IN_PAPER, None, LOSS, None, "an attack diverged before its first evaluation")
     margin = over_seeds([(mine - theirs) / n for (mine, theirs), n in pairs])
-    english = [np.mean([one.losses[-1][1][RETAIN] for one in of]) for of in (ours, control)]
     why = (
         "Spanish loss against that control's, the mean over the attack after its start; English losses at its end "
-        f"{english[0]:.2f} and {english[1]:.2f}{edge_told(ours, control)}"
+        f"{_english(ours)} and {_english(control)}{edge_told(ours, control)}"
     )
     return PaperClaim(text, NOT_IN_PAPER, margin, LOSS, is_above(margin), why)
+
+
+def _english(attacks: Attacks) -> str:
+    """The mean at the end of attacks, which one that diverges does not come to."""
+    ends = [losses[RETAIN] for one in attacks for _, losses in one.losses[-1:] if RETAIN in losses]
+    return f"{np.mean(ends):.2f}" if len(ends) == len(attacks) else "unknown"
 
 
 def n_evaluated(attacks: Attacks) -> int:

@@ -22,14 +22,13 @@ from excise.recipes.figures import FIGURES
 from excise.recipes.figures.beyond import DOMAINS, MIXED, MixedSources, mix, origin_of, token_runs
 from excise.recipes.figures.bilingual_runs import DOMAIN, SEEDS
 from excise.recipes.figures.costs import tokens_of
+from excise.recipes.figures.dials import SHARE, WEIGHTS
 from excise.recipes.figures.frontier import (
     BUDGETS,
     EQUAL_STEPS,
     FAMILIES,
-    SHARE,
     SMALL_STEPS,
     TRIED,
-    WEIGHTS,
     Place,
     any_of,
     cheaper_claim,

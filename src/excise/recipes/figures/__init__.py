@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from excise.recipes.figures import (
     beyond,
     bilingual,
+    dials,
     frontier,
     frontier_attacks,
     gradient_norms,
@@ -38,6 +39,7 @@ MODULES = (
     topics,
     topics_attacks,
     topics_penalty,
+    dials,
     frontier,
     frontier_attacks,
     topics_frontier,

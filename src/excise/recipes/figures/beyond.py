@@ -27,8 +27,7 @@ from excise.evals.figure import NOT_IN_PAPER, Bars, Estimate, Heat, PaperClaim, 
 from excise.labels import FIRST_DOMAIN_ID, RETAIN, UNLABELED_ID, label_names
 from excise.recipes.figures import topics_runs
 from excise.recipes.figures.bilingual_runs import DOMAIN, setup, sgtm, standard
-from excise.recipes.figures.estimates import LOSS, by_seed, claim_all_above, claim_all_below, loss, over_seeds
-from excise.recipes.figures.frontier import (
+from excise.recipes.figures.dials import (
     BORROWED,
     SECTION,
     SHARE,
@@ -38,6 +37,7 @@ from excise.recipes.figures.frontier import (
     lower,
     planned,
 )
+from excise.recipes.figures.estimates import LOSS, by_seed, claim_all_above, claim_all_below, loss, over_seeds
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedRun, Sources
 from excise.recipes.sharing import taken
 from excise.train.run import RunConfig

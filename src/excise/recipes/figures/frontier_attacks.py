@@ -15,16 +15,9 @@ from excise.evals.figure import NOT_IN_PAPER, PaperClaim, Scale
 from excise.evals.relearning import AttackConfig
 from excise.labels import RETAIN
 from excise.recipes.figures.bilingual_runs import DOMAIN
+from excise.recipes.figures.dials import SECTION, planned
 from excise.recipes.figures.estimates import LOSS, is_above, over_seeds
-from excise.recipes.figures.frontier import (
-    CONTROL,
-    LEAST,
-    SECTION,
-    at_equal_steps,
-    described,
-    frontier_configs,
-    planned,
-)
+from excise.recipes.figures.frontier import CONTROL, LEAST, at_equal_steps, described, frontier_configs
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedAttack, PlannedRun, Sources
 from excise.recipes.figures.topics_attacks import Relearned, edge_told, relearned, relearning_plot
 from excise.recipes.figures.topics_runs import ATTACKS as TOPICS_ATTACKS

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from excise.config import override
 from excise.evals.figure import NOT_IN_PAPER, PaperClaim, Scale
 from excise.recipes.figures.curves import lead_claim
-from excise.recipes.figures.frontier import SECTION, VECTORS
+from excise.recipes.figures.dials import SECTION, VECTORS
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.recipes.figures.topics import CAPTION, GENERAL, LABELS, axes_of, followed, main_runs, tradeoff_plots
 from excise.recipes.figures.topics_runs import setup

@@ -112,7 +112,7 @@ RMU: Mapping[Scale, UnlearningConfig] = {
     "paper": UnlearningConfig(),
 }
 """The paper names no learning rate. With its weight of the retain data a model of two blocks unlearns nothing."""
-CHECKPOINTS: Mapping[Scale, int] = {"smoke": 50, "small": 50, "paper": 500}
+CHECKPOINTS: Mapping[Scale, int] = {"smoke": 50, "small": 25, "paper": 500}
 """Steps between the checkpoints of a run that is to be matched with another (appendix E)."""
 
 

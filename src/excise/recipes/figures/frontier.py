@@ -65,7 +65,7 @@ TRIED: Mapping[Scale, Mapping[str, Sequence[float]]] = {
 CONTROL: Final = "token_reset"
 """The data filter's model, from which only the vectors of Spanish words are taken."""
 SMALL_STEPS: Final = "small_steps"
-"""The data filter in steps half as large, so that it takes about as many in its epoch as training on both languages."""
+"""The data filter in batches half as large, so that it takes about as many in its epoch as training on both languages."""
 AS_MUCH = 0.05
 """Of what is recovered: so much less is as much."""
 
@@ -150,7 +150,7 @@ def names_of(scale: Scale) -> dict[tuple[str, str], dict[str, str]]:
     """By look and label, the keys of runs and what stands beside their points."""
     fixed = {
         **FILTERS,
-        SMALL_STEPS: "Data filter, steps half as large",
+        SMALL_STEPS: "Data filter, batches half as large",
         CONTROL: "Data filter, vectors of Spanish words set back",
         "sgtm": "SGTM, the paper's rule",
     }
@@ -272,7 +272,7 @@ def steps_claim(small_steps: Place, places: Mapping[str, Place], words: str) -> 
         f"Some configuration that recovers {LEAST[0]:g} has a lower retain loss than a data filter with about as many steps "
         f"as training on both languages ({words})"
     )
-    return _cheaper(text, places, LEAST[0], f"{LEAST[0]:g}", "the filter in steps half as large", small_steps.retain)
+    return _cheaper(text, places, LEAST[0], f"{LEAST[0]:g}", "the filter in batches half as large", small_steps.retain)
 
 
 def _cheaper(
@@ -316,7 +316,7 @@ FIGURES = (
         "Spanish before ablation, that is below the midpoint of no filter and perfect filter (last column). The best of many "
         "configurations is chosen by the losses that are shown, which flatters it a little. In one epoch the more forget "
         "documents a configuration is trained on, the more steps it takes, which is worth something by itself: hence the "
-        "data filter in smaller steps.",
+        "data filter in smaller batches.",
         runs=frontier_runs,
         draw=draw_frontier,
     ),

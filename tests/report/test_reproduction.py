@@ -398,6 +398,14 @@ def test_equal_figures_give_equal_files(tmp_path, suffix):
     assert b"Date" not in first
 
 
+def test_texts_in_a_picture_do_not_cover_each_other_and_names_of_levels_stay():
+    points = [Point(Estimate(1.0 + x / 100), Estimate(0.74 + x / 1000), f"weight {x}") for x in range(3)]
+    far = Point(Estimate(0.2), Estimate(0.1), "far")
+    plot = Plot("a", "x", "y", [Series("sgtm", "SGTM", [far, *points])], levels={"least that counts": 0.75})
+    (axes,) = paper_figure(dataclasses.replace(alone(), panels=[plot])).axes
+    assert [text.get_text() for text in axes.texts if text.get_visible()] == ["far", "least that counts 0.75"]
+
+
 def test_a_picture_carries_the_stamp_and_an_unknown_suffix_is_refused(tmp_path):
     words = {text.get_text() for text in paper_figure(figure_9(check_only=True)).findobj() if hasattr(text, "get_text")}
     assert "PIPELINE CHECK ONLY" in words

@@ -72,11 +72,27 @@ def paper_figure(results: FigureResults, looks: Mapping[str, Look] | None = None
         figure = Figure(figsize=(width, sum(heights) + top), facecolor=PAPER, layout="constrained")
         head, *bodies = figure.subfigures(len(rows) + 1, 1, height_ratios=[top, *heights], squeeze=False)[:, 0]
         _head(head, results, drawing, lines, top)
+        plots: list[Axes] = []
         for body, row in zip(bodies, rows, strict=True):
             for axes, panel in zip(body.subplots(1, len(row), squeeze=False)[0], row, strict=True):
                 DRAW[panel.kind](axes, panel, drawing)
                 axes.set_title(fill(panel.title, 58 if len(row) > 1 else 100), loc="left", fontsize=10.5, color=INK)
+                plots += [axes] if isinstance(panel, Plot) else []
+        figure.draw_without_rendering()
+        for axes in plots:
+            _hide_covered(axes)
     return figure
+
+
+def _hide_covered(axes: Axes) -> None:
+    """Leave out texts that would cover others; the names of levels, which were written last, stay."""
+    kept: list[Bbox] = []
+    for text in reversed(axes.texts):
+        box = text.get_window_extent()
+        if any(box.overlaps(other) for other in kept):
+            text.set_visible(False)
+        else:
+            kept.append(box)
 
 
 def _rows(panels: Sequence[Panel]) -> list[list[Panel]]:

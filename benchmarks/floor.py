@@ -3,7 +3,7 @@ allow, each kind of work after the other.
 
     python benchmarks/floor.py [--size 64m 254m] [--tflops 801] [--terabytes 4.2] [--gigahertz 1.85]
 
-On a GPU the first two are measured. Attention is counted in the machine code of its kernels (sm_90), which needs no GPU:
+On a GPU the first two are measured where they are not given. Attention is counted in the machine code of its kernels (sm_90), which needs no GPU:
 instructions of each loop, times the tiles that it meets, at four instructions a clock and processor.
 
 Shapes: N tokens in a step, d d_model, B rows, T positions, H heads, K head size.
@@ -28,6 +28,8 @@ from excise.model import attention_kernels
 from excise.model.gpt import GPT, GPTConfig, n_parameters
 
 PROCESSORS, INSTRUCTIONS_PER_CLOCK = 132, 4
+H200_TFLOPS, H200_TERABYTES = 801, 4.2
+"""The most that was measured."""
 NARROW_PASSES = 28
 """Reads and writes of N x d numbers in half precision, one of the stream that is added to counting as two, in a block:
 two additions with a norm after them (read and write stream and input: 12), and twice their backward pass (gradient, saved
@@ -130,6 +132,15 @@ def copy_speed(device: torch.device) -> float:
     return 2 * len(x) / min(times)
 
 
+def speeds(tflops: float | None, terabytes: float | None) -> tuple[float, float]:
+    """FLOPs and bytes a second: as given, or else as measured here, or else those of an H200."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda")
+        tflops = tflops or matrix_peak(device, torch.bfloat16) / 1e12
+        terabytes = terabytes or copy_speed(device) / 1e12
+    return 1e12 * (tflops or H200_TFLOPS), 1e12 * (terabytes or H200_TERABYTES)
+
+
 def floor(config: GPTConfig, B: int, flops: float, memory: float, gigahertz: float) -> dict[str, float]:
     """Seconds of a step by kind of work; `memory` is bytes a second."""
     n_tokens, parameters = B * config.context, n_parameters(GPT(config))
@@ -147,14 +158,11 @@ def floor(config: GPTConfig, B: int, flops: float, memory: float, gigahertz: flo
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, nargs="+", default=["64m", "254m"])
-    parser.add_argument("--tflops", type=float, default=801)
-    parser.add_argument("--terabytes", type=float, default=4.2)
+    parser.add_argument("--tflops", type=float)
+    parser.add_argument("--terabytes", type=float)
     parser.add_argument("--gigahertz", type=float, default=1.85)
     args = parser.parse_args()
-    flops, memory = 1e12 * args.tflops, 1e12 * args.terabytes
-    if torch.cuda.is_available():
-        device = torch.device("cuda")
-        flops, memory = matrix_peak(device, torch.bfloat16), copy_speed(device)
+    flops, memory = speeds(args.tflops, args.terabytes)
     print(f"{flops / 1e12:.0f} TFLOP/s, {memory / 1e12:.2f} TB/s, {args.gigahertz:g} GHz")
     for size in args.size:
         found = floor(*SIZES[size], flops, memory, args.gigahertz)

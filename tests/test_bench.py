@@ -28,6 +28,7 @@ from excise.model.gpt import GPTConfig
 from excise.train.run import TrainConfig
 
 SMALLEST = GPTConfig(vocabulary_size=64, context=16, n_layers=2, d_model=16, n_heads=4, d_mlp=80)
+NO_GPU = (None, None)
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +69,14 @@ def test_steps_that_have_no_quarters_are_not_cut_into_them():
 
 
 def test_a_busy_machine_does_not_change_a_ratio():
-    plain, other = Variant(10, None, [], [1.0, 5.0, 1.0]), Variant(20, None, [], [3.0, 15.0, 15.0])
+    plain, other = Variant(10, NO_GPU, [], [1.0, 5.0, 1.0]), Variant(20, NO_GPU, [], [3.0, 15.0, 15.0])
     assert other.against(plain, in_turns=True) == pytest.approx(1.5)
     assert other.against(plain, in_turns=False) == pytest.approx(15 / 2 / 1), "medians, where one went after the other"
 
 
 def test_set_up_is_what_the_first_steps_took_beyond_the_usual():
-    assert Variant(1, None, [9.0, 2.5, 2.5], [2.0, 1.0, 3.0]).set_up == pytest.approx(8.0)
-    assert Variant(1, None, [1.0], [2.0]).set_up == 0.0
+    assert Variant(1, NO_GPU, [9.0, 2.5, 2.5], [2.0, 1.0, 3.0]).set_up == pytest.approx(8.0)
+    assert Variant(1, NO_GPU, [1.0], [2.0]).set_up == 0.0
 
 
 def test_the_reference_zeroes_the_gradients_of_all_heads_and_units_but_the_modules():

@@ -98,6 +98,8 @@ class Timing:
     """Six FLOPs for every parameter and token, as a share of the machine's matrix peak (MFU)."""
     memory_gb: float | None
     """The most that was taken of the GPU; null on a CPU."""
+    memory_in_use_gb: float | None
+    """The most of that which was in use at a time."""
     first_step_seconds: float
     """With compilation, where there is any."""
     set_up_seconds: float
@@ -131,7 +133,8 @@ class Variant:
     """What is known of a kind of step."""
 
     n_tokens: float
-    memory: float | None
+    memory: tuple[float | None, float | None]
+    """The most GB that were taken of the GPU, and in use of these."""
     warm_up: Sequence[float]
     """Seconds of each of the first steps."""
     seconds: list[float]
@@ -175,7 +178,7 @@ def bench(config: BenchConfig) -> BenchResults:
         milliseconds, ratio = 1000 * per_token * variant.n_tokens, variant.against(made[PLAIN], len(groups) == 1)
         rounds = [1000 * seconds for seconds in variant.seconds]
         first, set_up = variant.warm_up[0], variant.set_up
-        return Timing(name, 1 / per_token, milliseconds, rounds, ratio, share, variant.memory, first, set_up)
+        return Timing(name, 1 / per_token, milliseconds, rounds, ratio, share, *variant.memory, first, set_up)
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     timings = [timing(name, variant) for name, variant in made.items()]
@@ -197,13 +200,13 @@ def measured(kinds: Mapping[str, Callable[[], Stepper]], rounds: int, device: to
 
 def warmed_up(stepper: Stepper, device: torch.device) -> Variant:
     """What the first steps tell: how long they take to compile, and how much memory is held."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    seconds, memory = [timed(stepper.step, device)], None
-    if device.type == "cuda":
-        seconds += [timed(stepper.step, device, stepper.in_a_row)] * stepper.in_a_row  # now all kinds are recorded
-        memory = torch.cuda.max_memory_reserved(device) / 1e9
-    return Variant(stepper.n_tokens, memory, seconds, [])
+    if device.type == "cpu":
+        return Variant(stepper.n_tokens, (None, None), [timed(stepper.step, device)], [])
+    torch.cuda.reset_peak_memory_stats(device)
+    seconds = [timed(stepper.step, device)]
+    seconds += [timed(stepper.step, device, stepper.in_a_row)] * stepper.in_a_row  # now all kinds are recorded
+    taken, in_use = torch.cuda.max_memory_reserved(device), torch.cuda.max_memory_allocated(device)
+    return Variant(stepper.n_tokens, (taken / 1e9, in_use / 1e9), seconds, [])
 
 
 def timed(step: Callable[[], object], device: torch.device, in_a_row: int = 1) -> float:

@@ -277,11 +277,13 @@ def test_the_head_adds_up_chunks(monkeypatch):
             assert (a - b).norm() < 0.02 * b.norm()
 
 
-def test_a_narrow_head_with_vectors_that_some_rows_see_adds_up_chunks(monkeypatch):
-    """Of two modules whose tokens reach beyond what one program writes, the last chunk short."""
+@pytest.mark.parametrize("d_model", [24, 160])
+def test_a_head_with_vectors_that_some_rows_see_adds_up_chunks(monkeypatch, d_model):
+    """Narrow and wide; of two modules whose tokens reach beyond what one program writes, the last chunk short."""
     monkeypatch.setattr(head, "NARROW_CHUNK", 64)
+    monkeypatch.setattr(head, "CHUNK", {"cuda": 64})
     generator = torch.Generator("cuda").manual_seed(0)
-    shapes = (200, 24), (2200, 24), (2200,), (40, 24), (1060, 24)
+    shapes = (200, d_model), (2200, d_model), (2200,), (40, d_model), (1060, d_model)
     given = [torch.randn(shape, device="cuda", generator=generator).requires_grad_() for shape in shapes]
     hidden, weight, bias, *vectors = given
     targets = torch.randint(-1, 2200, (200,), device="cuda", generator=generator)

@@ -144,16 +144,18 @@ def test_leakage_falls_from_each_size_to_the_next(leakages, smallest, holds):
 
 
 def test_leakage_falls_with_size_at_every_share():
-    leakages = {"0.5M": {0.2: 0.4, 0.4: 0.4}, "1M": {0.2: 0.3, 0.4: 0.3}, "3M": {0.2: 0.2, 0.4: 0.2}}
+    leakages = {"0.5M": {0.2: 0.4, 0.4: 0.4}, "0.9M": {0.2: 0.3, 0.4: 0.3}, "1.8M": {0.2: 0.2, 0.4: 0.2}}
     claim = claim_of(
-        drawn("figure-5b", leaking({**leakages, "8M": {0.2: 0.1, 0.4: 0.25}}), "small"), "decreases with model size"
+        drawn("figure-5b", leaking({**leakages, "3.6M": {0.2: 0.1, 0.4: 0.25}}), "small"), "decreases with model size"
     )
     assert (claim.ours.value, claim.holds) == (pytest.approx(-0.05, abs=1e-4), False)
-    assert "3M - 8M at 40 %" in claim.why
+    assert "1.8M - 3.6M at 40 %" in claim.why
 
 
 def test_leakage_is_drawn_over_the_share_with_a_line_for_each_size():
-    leakages = {size: {0.2: of, 0.4: 2 * of} for size, of in (("0.5M", 0.2), ("1M", 0.15), ("3M", 0.1), ("8M", 0.05))}
+    leakages = {
+        size: {0.2: of, 0.4: 2 * of} for size, of in (("0.5M", 0.2), ("0.9M", 0.15), ("1.8M", 0.1), ("3.6M", 0.05))
+    }
     (plot,) = drawn("figure-5b", leaking(leakages), "small").panels
     assert [series.label.split()[0] for series in plot.series] == list(leakages)
     for series, of in zip(plot.series, leakages.values(), strict=True):
@@ -163,8 +165,8 @@ def test_leakage_is_drawn_over_the_share_with_a_line_for_each_size():
 
 def test_sizes_of_the_small_scale_tell_that_the_larger_repeat_their_data():
     made = drawn("figure-5b", leaking({}), "small")
-    assert [series.label for series in made.panels[0].series][::3] == ["0.5M (epochs: 0.221)", "8M (epochs: 3.33)"]
-    assert "the smallest model trains 0.22 epochs and the largest 3.33" in made.caption
+    assert [series.label for series in made.panels[0].series][::3] == ["0.5M (epochs: 0.283)", "3.6M (epochs: 2.02)"]
+    assert "the smallest model trains 0.28 epochs and the largest 2.02" in made.caption
 
 
 @pytest.mark.parametrize(

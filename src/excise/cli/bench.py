@@ -40,6 +40,7 @@ def main(args: Sequence[str]) -> int:
     }
     if any(timing.memory_gb is not None for timing in results.timings):
         columns["GB"] = lambda timing: f"{timing.memory_gb:.1f}"
+        columns["in use"] = lambda timing: f"{timing.memory_in_use_gb:.1f}"
     rows = [[cell(timing) for cell in columns.values()] for timing in results.timings]
     title = (
         f"{results.config.size}, {results.parameters / 1e6:,.1f} M parameters, {results.precision}, {results.device}, "

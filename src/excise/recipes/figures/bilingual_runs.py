@@ -37,8 +37,11 @@ SGTM: Mapping[str, Any] = {"embeddings": "joint", "norms": "joint", "forget_weig
 """The routing of SGTM in section 4."""
 ROUTED_BLOCKS = 5 / 8
 """Blocks of Gradient Routing that hold a module, from the first: five of eight, as Cloud et al. had in TinyStories."""
-SIZES_VOCABULARY, SIZES_TOKENS = 4096, 45e6
-"""Tokens of the tokenizer, and about as many of the corpus, for figures about model size at the small scale."""
+SIZES_VOCABULARY, SIZES_TOKENS = 4096, 35.2e6
+"""Tokens of the tokenizer, and of the corpus, for figures about model size at the small scale."""
+SIZES_ROWS = 16
+"""Of a step there. With 128, 20 tokens for each parameter of the smallest model would be 150 steps; the paper's models take
+thousands at every size."""
 SIZES: Mapping[Scale, Mapping[str, GPTConfig]] = {
     "smoke": {
         "0.2M": GPTConfig(vocabulary_size=4096, context=256, n_layers=2, d_model=32, n_heads=4, d_mlp=128),
@@ -47,7 +50,7 @@ SIZES: Mapping[Scale, Mapping[str, GPTConfig]] = {
     },
     "small": {
         name: GPTConfig(vocabulary_size=SIZES_VOCABULARY, n_layers=n, d_model=d, n_heads=16, d_mlp=4 * d)
-        for name, n, d in (("0.5M", 4, 64), ("1M", 6, 96), ("3M", 6, 176), ("8M", 8, 256))
+        for name, n, d in (("0.5M", 4, 64), ("0.9M", 4, 96), ("1.8M", 6, 128), ("3.6M", 6, 192))
     },
     "paper": {name.upper(): size for name, size in TINYSTORIES.items()},
 }
@@ -94,11 +97,15 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
     if scale == "small":
         n_tokens = 20 * parameters_of(model)
         source = sources.bilingual_sizes or "bilingual-4k"
-        changes |= {"data.source": source, "train.budget": epochs(min(4.0, n_tokens / SIZES_TOKENS))}
+        changes |= {"data.source": source, "train.budget": epochs(n_tokens / SIZES_TOKENS), **rows_of_sizes()}
     if scale == "paper":
         share = TINYSTORIES_STEPS[size.lower()] / TINYSTORIES_STEPS["64m"]
         changes |= {"train.budget": epochs(share), "train.warmup_steps": 500 if size == "8M" else 1000}
     return override(base, changes)
+
+
+def rows_of_sizes() -> dict[str, Any]:
+    return {"batch.rows_per_step": SIZES_ROWS, "batch.rows_per_micro_batch": SIZES_ROWS}
 
 
 def sgtm(base: RunConfig, undiscovered_share: float, **changes: Any) -> RunConfig:

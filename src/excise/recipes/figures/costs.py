@@ -22,10 +22,10 @@ from excise.train.step import accumulate
 
 UNKNOWN: Mapping[str, tuple[float, float, float]] = {
     "bilingual": (15.3e6, 0.0, 19.3e6),
-    "bilingual-4k": (20e6, 0.0, 25e6),
+    "bilingual-4k": (18.7e6, 0.0, 16.5e6),
     "tinystories": (466e6, 0.0, 718e6),
     "topics": (12.8e6, 2.5e6, 1.1e6),
-    "topics-4k": (16e6, 3e6, 1.4e6),
+    "topics-4k": (19e6, 1.8e6, 1.4e6),
     "wikipedia": (3.3e9, 0.3e9, 0.14e9),
 }
 """Tokens of sources that are not at hand, about: general, adjacent and forget data."""

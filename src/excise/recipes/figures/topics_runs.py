@@ -19,7 +19,7 @@ from excise.evals.attacks import attack_for
 from excise.evals.figure import Scale
 from excise.evals.relearning import AttackConfig
 from excise.model.gpt import GPTConfig
-from excise.recipes.figures.bilingual_runs import ROUTED_BLOCKS, WARMUP, parameters_of
+from excise.recipes.figures.bilingual_runs import ROUTED_BLOCKS, WARMUP, parameters_of, rows_of_sizes
 from excise.recipes.figures.planned import Sources
 from excise.recipes.paper import WIKIPEDIA, wikipedia
 from excise.routing.rules import RoutingConfig, RuleName
@@ -36,9 +36,9 @@ RATE: Mapping[Scale, float] = {"smoke": 4e-3, "small": 5e-3, "paper": 6e-3}
 RETAIN_SHARE = 0.1
 STEPS: Mapping[str, int] = {"biology": 850, "military": 650}
 """At the small scale, of 65,536 tokens: four epochs of what the strict filter leaves."""
-LARGEST_STEPS: Mapping[str, int] = {"smoke": 500, "small": 960}
+LARGEST_STEPS: Mapping[str, int] = {"smoke": 500, "small": 3840}
 """Of the largest model of the scaling laws; the others train on as many tokens for each parameter. At the small scale
-these are 20 (appendix B) and, again, at most four epochs."""
+these are 20 (appendix B) and, again, at most four epochs, in steps of 16,384."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
     n_steps = round(LARGEST_STEPS[scale] * share)
     changes: dict[str, Any] = {"model": model, "train.budget": steps(n_steps)}
     if scale == "small":
-        changes["data.source"] = sources.topics_sizes or "prepared/topics-4k"
+        changes |= {"data.source": sources.topics_sizes or "prepared/topics-4k", **rows_of_sizes()}
     return override(base, changes)
 
 

@@ -44,6 +44,8 @@ class Series:
     markers: bool = True
     star: bool = False
     """Whether its last point is the end of a training, which is drawn as a star."""
+    dashed: bool = False
+    """Whether its line is, so that two series can share a colour."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Plot:
     y_log: bool = False
     levels: Mapping[str, float] = field(default_factory=dict)
     """Horizontal lines to compare with, by name."""
+    x_levels: Mapping[str, float] = field(default_factory=dict)
+    """Vertical ones."""
+    x_ticks: Mapping[str, float] = field(default_factory=dict)
+    """What stands at the axis, and where, if not round numbers."""
     kind: Literal["plot"] = "plot"
 
 
@@ -158,6 +164,8 @@ class PaperClaim:
     """Null where our intervals do not decide."""
     why: str = ""
     """What was compared with what."""
+    check: bool = False
+    """Whether it is about what was built and not about what was found: it holds wherever the code is right."""
 
     @property
     def is_ours(self) -> bool:

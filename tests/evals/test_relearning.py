@@ -11,6 +11,7 @@ from excise.config import override
 from excise.data.dataset import load_data
 from excise.data.packing import Corpus
 from excise.evals import relearning
+from excise.evals.attacks import judged_by
 from excise.evals.lora import merged
 from excise.evals.losses import evaluate
 from excise.evals.relearning import (
@@ -23,6 +24,7 @@ from excise.evals.relearning import (
     steps_to,
     strongest,
 )
+from excise.evals.results import Provenance, Results
 from excise.labels import forget_part, part_of
 from excise.model.ablation import ablate
 from excise.train.loop import train
@@ -174,6 +176,13 @@ def test_relearning_brings_back_the_language_that_a_filter_left_out():
     result = attack(train(run, filtered), forget, retain, data.test, steps=20, evaluate_every=20)
     first, last = result.attacks[0].points
     assert last.losses["spanish"] < first.losses["spanish"] - 0.5
+
+
+def test_an_attack_is_not_judged_by_a_baseline_on_other_data():
+    source = Provenance("other", 1, "", 1, 1.0, 1, 0, "these", "", "", "float32", "", "")
+    record = {"baseline": {**asdict(source), "evaluated_on_sha256": "those"}}
+    with pytest.raises(ValueError, match="other was evaluated on other data"):
+        judged_by(Results(source, {}), record)
 
 
 def test_a_retain_matched_checkpoint_is_the_nearest_that_is_no_better():

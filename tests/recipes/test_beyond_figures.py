@@ -20,17 +20,19 @@ from excise.evals.results import Provenance, Results
 from excise.labels import RETAIN
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.beyond import DOMAINS, MIXED, MixedSources, mix, origin_of, token_runs
-from excise.recipes.figures.bilingual_runs import DOMAIN, SEEDS
+from excise.recipes.figures.bilingual_runs import DOMAIN, SEEDS, setup
 from excise.recipes.figures.costs import tokens_of
 from excise.recipes.figures.dials import SHARE, WEIGHTS
 from excise.recipes.figures.frontier import (
     BUDGETS,
     EQUAL_STEPS,
     FAMILIES,
+    GOAL,
     SMALL_STEPS,
     TRIED,
     Place,
     any_of,
+    at_most_1,
     cheaper_claim,
     control_claim,
     described,
@@ -42,7 +44,7 @@ from excise.recipes.figures.frontier_attacks import left_under_attack, more_than
 from excise.recipes.figures.plan import name_of, plan
 from excise.recipes.figures.planned import FinishedRun, PlannedRun, Sources
 from excise.recipes.figures.topics_attacks import Relearned
-from excise.recipes.reproduce import draw, reproduce
+from excise.recipes.reproduce import draw, line, reproduce
 from excise.report.style import LOOKS, looks_of
 from excise.train.schedule import steps
 from excise.train.step import loss_weights
@@ -450,6 +452,20 @@ def test_a_configuration_is_compared_with_a_filter_that_takes_as_many_steps(reta
     assert (claim.holds, claim.ours) == (expected, enough.retain)
 
 
+def test_what_is_at_most_1_has_no_interval_beyond_it():
+    assert at_most_1(Estimate(0.95, 0.88, 1.02)) == Estimate(0.95, 0.88, 1.0)
+    assert at_most_1(Estimate(0.8, 0.7, 0.9)) == Estimate(0.8, 0.7, 0.9)
+    assert at_most_1(Estimate(0.8)) == Estimate(0.8)
+
+
+def test_a_run_that_was_made_of_another_has_no_training_of_its_own():
+    planned = PlannedRun(config=setup("smoke", Sources()))
+    run = finished(planned, {RETAIN: 5.0, DOMAIN: 5.0})
+    assert (line(run).first_loss, line(run).last_loss) == (8.0, 5.0)
+    made = replace(run, unlearned=True)
+    assert (line(made).first_loss, line(made).last_loss) == (None, None)
+
+
 def test_one_configuration_is_enough_and_intervals_may_leave_it_open():
     assert [any_of(of) for of in ([False, True, None], [False, None], [False], [])] == [True, None, False, None]
     unsure = Place(Estimate(0.8, 0.7, 0.9), Estimate(1.0), Estimate(4.0), Estimate(-1.0))
@@ -467,8 +483,9 @@ def test_the_frontier_shows_every_configuration(scale):
     losses |= {f"{name}, equal steps": of for name, of in losses.items()}
     family, (weight, *_) = next(iter(TRIED[scale].items()))
     made = drawn("frontier", losses | {f"{family} {weight:g}": {RETAIN: 5.05, DOMAIN: (5.0, 8.9, 8.9)}}, scale)
-    epoch, *_, table = made.panels
-    assert len(table.rows) == 2 * len(described(scale)) - 1
+    epoch, *_, in_one_epoch, at_equal_steps = made.panels
+    assert len(in_one_epoch.rows) == len(at_equal_steps.rows) + 1 == len(described(scale)), "smaller steps in one only"
+    assert (epoch.levels["goal"], epoch.x_levels["goal"]) == GOAL
     labels = [series.label for series in epoch.series]
     for name in TRIED[scale]:
         assert any(label.startswith(FAMILIES[name].label) for label in labels)

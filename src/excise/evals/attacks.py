@@ -88,6 +88,10 @@ def goal_of(baseline: Results, domain: str) -> float:
 
 def judged_by(baseline: Results, record: dict[str, Any]) -> dict[str, Any]:
     """The record of an attack with its steps counted to the loss of this baseline; what the attacker did stays."""
+    if baseline.provenance.evaluated_on_sha256 != record["baseline"]["evaluated_on_sha256"]:
+        raise ValueError(
+            f"{baseline.provenance.run} was evaluated on other data than the attack was made on; attack again"
+        )
     config, domain = from_dict(AttackConfig, record["config"]), record["domain"]
     attacks = [Attack(**{**of, "points": [AttackPoint(**point) for point in of["points"]]}) for of in record["attacks"]]
     again = judged(config, domain, record["ablation"], attacks, goal_of(baseline, domain))

@@ -229,7 +229,8 @@ class Workshop:
         files = RunDirectory(self.directory(run))
         trained = RunDirectory(self.trained(run.planned.config))
         results = read_results(files.results_file)
-        return FinishedRun(run.name, files.config(), results, trained.metrics(), self.judged(run))
+        unlearned = run.planned.unlearning is not None
+        return FinishedRun(run.name, files.config(), results, trained.metrics(), self.judged(run), unlearned)
 
 
 def short(run: Run) -> str:
@@ -285,7 +286,7 @@ def line(run: FinishedRun) -> RunLine:
         source.tokens,
         source.parameters,
         source.seed,
-        run.first_loss,
-        run.last_loss,
+        None if run.unlearned else run.first_loss,
+        None if run.unlearned else run.last_loss,
         source.checkpoint_sha256,
     )

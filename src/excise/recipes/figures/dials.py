@@ -29,8 +29,8 @@ WEIGHTS: Mapping[Scale, Sequence[float]] = {
 }
 """Of forget tokens in the loss; 1 is the paper's."""
 BORROWED = (
-    *("gradient_routing", "strict_filter", "activation_masking", "rmu"),
-    *("sgtm_joint_attention", "sgtm_joint_embeddings", "sgtm_joint_projection"),
+    *("gradient_routing", "strict_filter", "activation_masking"),
+    *("sgtm_joint_attention", "sgtm_joint_projection", "sgtm_joint_embeddings"),
 )
 """Methods of the paper that are in none of these figures, whose colours and markers our own have."""
 Changes = Mapping[str, Any]

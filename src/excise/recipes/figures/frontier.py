@@ -2,7 +2,7 @@
 SGTM's (set-up and runs as in `dials`)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from excise.baselines.unlearning import UnlearningConfig
@@ -39,6 +39,11 @@ KNOWN = (0.57, 0.8)
 NEAR = (0.5, 6.0)
 """What a panel shows from near: more recovered, and a retain loss less far from the data filter's."""
 ABOVE_FILTER = "retain loss above the data filter's, %"
+TOLD = (
+    "configuration",
+    *("recovered", ABOVE_FILTER, "Spanish before ablation", "above the midpoint of no filter and perfect filter"),
+)
+"""What is told of each configuration, in the order of `Place.told`."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +57,19 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "weighted": Family("As the paper, weighted", {}),
     "frozen": Family("Embeddings and norms frozen", FROZEN),
-    "vectors": Family("Frozen, module has token vectors", VECTORS),
-    "tenth": Family("Frozen, token vectors, a tenth of the forget documents", {**VECTORS, "data.forget_share": 0.1}),
-    "twentieth": Family("Frozen, token vectors, a twentieth of them", {**VECTORS, "data.forget_share": 0.05}),
+    "vectors": Family("Token vectors, all forget documents", VECTORS),
+    "twentieth": Family("Token vectors, a twentieth of them", {**VECTORS, "data.forget_share": 0.05}),
+    "tenth": Family("Token vectors, a tenth of them", {**VECTORS, "data.forget_share": 0.1}),
 }
 TRIED: Mapping[Scale, Mapping[str, Sequence[float]]] = {
     "smoke": {"weighted": (0.2,), "frozen": (0.2,), "vectors": (0.2,), "tenth": (0.6,)},
-    "small": {"vectors": (0.1,), "tenth": (0.6,), "twentieth": (0.6, 1.2)},
-    "paper": dict.fromkeys(FAMILIES, (0.05, 0.1, 0.2)),
+    "small": {"vectors": (0.1,), "twentieth": (0.6, 1.2), "tenth": (0.6,)},
+    "paper": {
+        **dict.fromkeys(("weighted", "frozen", "vectors"), (0.05, 0.1, 0.2)),
+        **{"twentieth": (0.6, 1.2), "tenth": (0.3, 0.6)},
+    },
 }
-"""Weights of each family."""
+"""Weights of each family; the fewer documents, the more each must weigh."""
 CONTROL: Final = "token_reset"
 """The data filter's model, from which only the vectors of Spanish words are taken."""
 SMALL_STEPS: Final = "small_steps"
@@ -139,11 +147,16 @@ def place_of(group: Group, runs: Mapping[str, Group], budget: str) -> Place | No
     retain, theirs = ([run.losses.sets[RETAIN].calibrated for run in of] for of in (group, data))
     before, low, high = ([run.losses.sets[DOMAIN].before for run in of] for of in (group, none, perfect))
     return Place(
-        regained,
+        at_most_1(regained),
         over_seeds([100 * (mine / other - 1) for mine, other in zip(retain, theirs, strict=True)]),
         loss(group, DOMAIN, "before"),
         over_seeds([mine - (a + b) / 2 for mine, a, b in zip(before, low, high, strict=True)]),
     )
+
+
+def at_most_1(estimate: Estimate) -> Estimate:
+    """The interval of a number that is never above 1."""
+    return estimate if estimate.high is None else replace(estimate, high=min(1.0, estimate.high))
 
 
 def names_of(scale: Scale) -> dict[tuple[str, str], dict[str, str]]:
@@ -166,20 +179,21 @@ def names_of(scale: Scale) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def draw_frontier(runs: Mapping[str, Group], scale: Scale) -> Drawing:
-    panels: list[Plot] = []
-    rows: list[list[str | float]] = []
+    plots: list[Plot] = []
+    tables: list[Table] = []
     claims = []
     for budget, words in BUDGETS.items():
         here = [name for name in described(scale) if not (name == SMALL_STEPS and budget)]
         found = {name: place_of(runs[name + budget], runs, budget) for name in here}
         places = {name: place for name, place in found.items() if place}
-        panels += [
+        plots += [
             _recovered_plot(places, f"Recovered, {words}", scale),
             _recovered_plot(
                 {name: of for name, of in places.items() if of.is_near()}, f"The same from near, {words}", scale
             ),
         ]
-        rows += [[words, described(scale)[name], *of.told()] for name, of in places.items()]
+        rows = [[described(scale)[name], *of.told()] for name, of in places.items()]
+        tables.append(Table(f"All configurations, {words}", TOLD, rows))
         theirs = (*FILTERS, SMALL_STEPS, CONTROL)
         ours = {described(scale)[name]: place for name, place in places.items() if name not in theirs}
         claims += [frontier_claim(ours, *bounds, words) for bounds in (LEAST, GOAL, KNOWN)]
@@ -187,15 +201,7 @@ def draw_frontier(runs: Mapping[str, Group], scale: Scale) -> Drawing:
             claims += [claim(places[CONTROL], ours, words) for claim in (control_claim, cheaper_claim)]
         if SMALL_STEPS in places:
             claims.append(steps_claim(places[SMALL_STEPS], ours, words))
-    header = [
-        "budget",
-        "configuration",
-        "recovered",
-        ABOVE_FILTER,
-        "Spanish before ablation",
-        "above the midpoint of no filter and perfect filter",
-    ]
-    return Drawing([*panels, Table("All configurations", header, rows)], claims)
+    return Drawing([*plots, *tables], claims)
 
 
 def described(scale: Scale) -> dict[str, str]:
@@ -215,8 +221,9 @@ def _recovered_plot(places: Mapping[str, Place], title: str, scale: Scale) -> Pl
         )
         for (look, label), keys in names_of(scale).items()
     ]
-    levels = {"goal": GOAL[0], "least that counts": LEAST[0]}
-    return Plot(title, ABOVE_FILTER, "recovered", [one for one in series if one.points], levels=levels)
+    recovered, retain = ({"goal": GOAL[i], "least that counts": LEAST[i]} for i in range(2))
+    drawn = [one for one in series if one.points]
+    return Plot(title, ABOVE_FILTER, "recovered", drawn, levels=recovered, x_levels=retain)
 
 
 def frontier_claim(places: Mapping[str, Place], recovered: float, retain: float, words: str) -> PaperClaim:

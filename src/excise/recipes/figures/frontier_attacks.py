@@ -28,7 +28,7 @@ ATTACKS: Mapping[Scale, AttackConfig] = {
     "small": replace(TOPICS_ATTACKS["small"], context=512),
     "paper": attack_for(tinystories("64m")),
 }
-OURS: Mapping[Scale, str] = {"smoke": "tenth 0.6", "small": "tenth 0.6", "paper": "tenth 0.2"}
+OURS = "tenth 0.6"
 """The configuration of the frontier that is attacked."""
 LOOK = "gradient_routing"
 """A method that is not in this figure, whose colour and marker ours has."""
@@ -39,7 +39,7 @@ Attacks = Sequence[Relearned]
 def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     configs = at_equal_steps(frontier_configs(scale, sources), scale)
     attack = PlannedAttack(config=ATTACKS[scale], baseline=configs["no_filter"])
-    attacked = {name: configs[name] for name in ("data_filter", "perfect_filter", "sgtm", OURS[scale])}
+    attacked = {name: configs[name] for name in ("data_filter", "perfect_filter", "sgtm", OURS)}
     control, baseline = {CONTROL: configs["data_filter"]}, {"no_filter": configs["no_filter"]}
     return (
         planned(attacked, scale, attacks=(attack,))
@@ -49,7 +49,7 @@ def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 
 
 def draw_relearning(runs: Mapping[str, Group], scale: Scale) -> Drawing:
-    keys = {"sgtm": "sgtm", LOOK: OURS[scale]} | {name: name for name in ("data_filter", "perfect_filter", CONTROL)}
+    keys = {"sgtm": "sgtm", LOOK: OURS} | {name: name for name in ("data_filter", "perfect_filter", CONTROL)}
     labels = {look: described(scale)[key] for look, key in keys.items()} | {
         LOOK: "Token vectors, a tenth of the documents"
     }

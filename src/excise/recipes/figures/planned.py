@@ -71,6 +71,8 @@ class FinishedRun:
     metrics: Sequence[Mapping[str, Any]]
     relearning: Sequence[Mapping[str, Any]] = ()
     """The attacks on it that are planned, those on matched checkpoints too."""
+    unlearned: bool = False
+    """Whether it was made of another run, whose training its metrics tell."""
 
     @cached_property
     def losses(self) -> Losses:

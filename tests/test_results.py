@@ -1,0 +1,19 @@
+"""The results that the repository holds fit together: figures are drawn from the runs beside them."""
+
+from pathlib import Path
+
+import pytest
+
+from excise.evals.figure import read_figure
+from excise.evals.results import read_results
+
+RESULTS = Path(__file__).parents[1] / "results"
+FIGURES = sorted(RESULTS.glob("*/figures/*.json"))
+
+
+@pytest.mark.parametrize("file", FIGURES, ids=lambda file: f"{file.parts[-3]}/{file.stem}")
+def test_a_figure_is_drawn_from_the_runs_beside_it(file):
+    runs = file.parents[1] / "runs"
+    for line in read_figure(file).runs:
+        known = {read_results(results).provenance.checkpoint_sha256 for results in runs.glob(f"{line.name}/results*")}
+        assert line.checkpoint_sha256 in known, line.name

@@ -6,6 +6,9 @@ import pytest
 
 from excise.evals.figure import read_figure
 from excise.evals.results import read_results
+from excise.recipes.figures.plan import plan
+from excise.recipes.figures.planned import Sources
+from excise.recipes.search import at_searched_rates
 
 RESULTS = Path(__file__).parents[1] / "results"
 FIGURES = sorted(RESULTS.glob("*/figures/*.json"))
@@ -17,3 +20,10 @@ def test_a_figure_is_drawn_from_the_runs_beside_it(file):
     for line in read_figure(file).runs:
         known = {read_results(results).provenance.checkpoint_sha256 for results in runs.glob(f"{line.name}/results*")}
         assert line.checkpoint_sha256 in known, line.name
+
+
+def test_the_recipes_have_the_rates_of_the_search():
+    sources = Sources(bilingual="bilingual", topics="topics")
+    searched = at_searched_rates(RESULTS / "small" / "rates.json", "small")
+    plain, at_rates = (plan(["all"], "small", sources, **changes).runs for changes in ({}, {"shorten": searched}))
+    assert plain.keys() == at_rates.keys()

@@ -219,11 +219,11 @@ def show_list(arguments: ReproduceArguments, sources: "Sources", console: Consol
             of = cost(runs, done, speed)
             numbers = (
                 f"{of.n_runs:>6}{of.n_shared:>8}{of.n_done:>6}{of.tokens:>10.1e}{of.flops:>10.1e}"
-                f"{duration(of.seconds_left):>11}"
+                f"{duration(of.seconds_left):>13}"
             )
         return f"{name:<{width}}{numbers}\n    {title}"
 
-    heads = f"{'runs':>6}{'shared':>8}{'done':>6}{'tokens':>10}{'FLOPs':>10}{'time left':>11}"
+    heads = f"{'runs':>6}{'shared':>8}{'done':>6}{'tokens':>10}{'FLOPs':>10}{'time left':>13}"
     lines = [f"{arguments.scale:<{width}}{heads}"]
     for name in names:
         figure = FIGURES[name]

@@ -10,7 +10,7 @@ from excise.config import override
 from excise.evals.figure import NOT_IN_PAPER, Estimate, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.evals.tables import number
 from excise.labels import RETAIN
-from excise.recipes.figures.bilingual_runs import DOMAIN, setup, sgtm
+from excise.recipes.figures.bilingual_runs import DOMAIN, RATES, setup, sgtm
 from excise.recipes.figures.curves import recovered_by
 from excise.recipes.figures.dials import (
     BORROWED,
@@ -83,7 +83,8 @@ def frontier_configs(scale: Scale, sources: Sources) -> dict[str, RunConfig]:
     paper = sgtm(base, SHARE)
     configs = filters(base, scale) | {"sgtm": paper}
     for name, weights in TRIED[scale].items():
-        changed = override(paper, dict(FAMILIES[name].changes))
+        rate = RATES[scale]["token_vectors" if "routing.forget_tokens" in FAMILIES[name].changes else "sgtm"]
+        changed = override(paper, {**FAMILIES[name].changes, "train.learning_rate": rate})
         configs |= {f"{name} {weight:g}": weighted(changed, weight) for weight in weights}
     return configs
 
@@ -92,15 +93,15 @@ def frontier_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     configs = frontier_configs(scale, sources)
     by_budget = zip(BUDGETS, (configs, at_equal_steps(configs, scale)), strict=True)
     found = {f"{name}{budget}": config for budget, of in by_budget for name, config in of.items()}
-    found[SMALL_STEPS] = in_half_steps(found["data_filter"])
+    found[SMALL_STEPS] = in_half_steps(found["data_filter"], RATES[scale][SMALL_STEPS])
     controls = {f"{CONTROL}{budget}": found[f"data_filter{budget}"] for budget in BUDGETS}
     return planned(found, scale) | planned(controls, scale, unlearning=UnlearningConfig(method=CONTROL))
 
 
-def in_half_steps(config: RunConfig) -> RunConfig:
+def in_half_steps(config: RunConfig, rate: float) -> RunConfig:
     rows = config.batch.rows_per_step // 2
-    micro = min(rows, config.batch.rows_per_micro_batch)
-    return override(config, {"batch.rows_per_step": rows, "batch.rows_per_micro_batch": micro})
+    batch = {"rows_per_step": rows, "rows_per_micro_batch": min(rows, config.batch.rows_per_micro_batch)}
+    return override(config, {f"batch.{name}": n for name, n in batch.items()} | {"train.learning_rate": rate})
 
 
 def at_equal_steps(configs: Mapping[str, RunConfig], scale: Scale) -> dict[str, RunConfig]:

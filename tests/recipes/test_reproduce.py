@@ -363,7 +363,7 @@ def test_two_figures_in_small_from_end_to_end(smoke):
     assert [len(series["points"]) for series in plot["series"]] == [2] * 5 + [4]
     assert [sample["language"] for sample in tradeoff["samples"]] == ["english"] * 3 + ["spanish"] * 3
     assert all(set(sample) == {"language", "prompt", "SGTM, full", "SGTM, ablated"} for sample in tradeoff["samples"])
-    assert [claim["holds"] for claim in updated["claims"]] == [True] * 6
+    assert [(claim["holds"], claim["check"]) for claim in updated["claims"]] == [(True, True)] * 6
     assert len(list((directory / "runs").iterdir())) == 6, "no filter is shared"
     for line in tradeoff["runs"]:
         run = RunDirectory(directory / "runs" / line["name"])
@@ -411,9 +411,22 @@ def test_the_split_counts_every_head_and_unit_once():
     model = build_model(BASE)
     split = split_of(model)
     totals = {name: sum(sizes[i] for sizes in split.parts.values()) for i, name in enumerate(MATRICES)}
-    heads, units = BASE.model.n_heads, BASE.model.d_mlp
-    assert totals == {"W_QKV": heads, "W_O": heads, "b_O": 1, "W_1": units, "b_1": units, "W_2": units, "b_2": 1}
-    assert split.parts[f"forget/{DOMAIN}"] == [1, 1, 0, 64, 64, 64, 0]
+    heads, units, vocabulary = BASE.model.n_heads, BASE.model.d_mlp, BASE.model.vocabulary_size
+    attention = {"norm_1": 2, "W_QKV": heads, "W_O": heads, "b_O": 1}
+    mlp = {"norm_2": 2, "W_1": units, "b_1": units, "W_2": units, "b_2": 1}
+    around = {"E": vocabulary, "P": BASE.model.context}, {"norm": 2, "b": vocabulary}
+    assert totals == around[0] | attention | mlp | around[1]
+    assert split.parts[f"forget/{DOMAIN}"] == [0, 0, 0, 1, 1, 0, 0, 64, 64, 64, 0, 0, 0]
+
+
+def test_the_split_shows_what_is_joint_and_no_part_that_is_empty():
+    (split,) = draw(FIGURES["figure-2"], "small", {}).panels
+    joint = [name for name, size in zip(split.matrices, split.parts["joint"], strict=True) if size]
+    assert joint == ["E", "P", "norm_1", "norm_2", "norm", "b"]
+    retain = override(BASE, {"routing.embeddings": "retain", "routing.norms": "retain", "model.output_bias": False})
+    split = split_of(build_model(retain))
+    assert set(split.parts) == {"retain", f"forget/{DOMAIN}"}
+    assert "b" not in split.matrices
 
 
 def test_gradient_routing_has_modules_in_some_blocks_only():
@@ -426,7 +439,7 @@ def test_gradient_routing_has_modules_in_some_blocks_only():
 def test_tables_of_the_recipes_agree_with_the_paper(name):
     made = draw(FIGURES[name], "smoke", {})
     assert made.panels
-    assert all(claim.holds for claim in made.claims)
+    assert all(claim.holds and claim.check for claim in made.claims)
 
 
 def test_parameters_are_counted_as_a_model_has_them():
@@ -522,6 +535,14 @@ def test_figure_3_compares_methods_at_every_share():
     assert list(holds.values()) == [None, None] + [True] * 6, "SGTM and Gradient Routing are invented alike"
     lines = {series.method: [point.y.value for point in series.points] for series in made.panels[1].series}
     assert lines["data_filter"] == pytest.approx([9 - 5 * share for share in (0, 0.01, 0.2, 0.4, 1)])
+
+
+def test_shares_stand_at_equal_distances():
+    for plot in drawn_from_invented("figure-3", "small").panels:
+        assert plot.x_ticks == {"0": 0, "1": 1, "5": 2, "20": 3, "40": 4, "100": 5}
+        for series in plot.series:
+            assert [point.x.value for point in series.points] == list(plot.x_ticks.values())
+            assert [point.text for point in series.points] == [f"{share} % undiscovered" for share in plot.x_ticks]
 
 
 def test_the_surface_has_the_difference_of_each_pair():

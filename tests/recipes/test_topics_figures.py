@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from typing import get_args
 
 import numpy as np
@@ -13,9 +13,10 @@ from excise.evals.figure import Estimate, Scale
 from excise.evals.losses import STAGES
 from excise.evals.relearning import AttackConfig
 from excise.evals.results import Provenance, Results
-from excise.evals.token_losses import token_loss_shift
+from excise.evals.token_losses import smoothed, token_loss_shift
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.bilingual_runs import parameters_of
+from excise.recipes.figures.estimates import over_seeds
 from excise.recipes.figures.plan import name_of, plan
 from excise.recipes.figures.planned import FinishedRun, Sources
 from excise.recipes.figures.topics import VARIANTS, axes_of, penalty_on_curve
@@ -393,11 +394,22 @@ def test_losses_that_do_not_fall_are_told_and_not_drawn():
 
 
 def test_before_ablation_has_losses_and_a_law_of_its_own():
-    before, after = drawn("figure-10", on_the_law).panels
-    assert before.bars["sgtm"][0].value == pytest.approx(100 * (1 - 2 * 0.01))
-    assert after.bars["sgtm"][0].value == pytest.approx(99)
-    assert "weak_filter" in after.bars
-    assert "weak_filter" not in before.bars
+    panels = drawn("figure-10", on_the_law).panels
+    assert [panel.title for panel in panels] == ["Biology", "Adjacent", "General"]
+    for panel, of_sgtm, of_weak in zip(panels, SHARES["sgtm"], SHARES["weak_filter"], strict=True):
+        assert panel.groups == ["SGTM", "Joint down-projection", "Joint embeddings", "Weak filter", "Strict filter"]
+        before, after = ([bar.value for bar in panel.bars[f"{stage}_ablation"]] for stage in ("before", "after"))
+        assert (before[0], after[0]) == pytest.approx((100 * (1 - 2 * of_sgtm), 100 * (1 - of_sgtm)))
+        assert before[3] == pytest.approx(after[3]) == pytest.approx(100 * (1 - of_weak)), "nothing to ablate"
+
+
+@pytest.mark.parametrize("name", ["figure-9", "figure-10"])
+def test_captions_say_that_the_small_scale_has_another_model_than_figure_1s(name):
+    one, other = (planned_of(of, "small")["sgtm"].config.model for of in (name, "figure-1"))
+    for model in (one, other):
+        assert f"{parameters_of(model) / 1e6:.1f}M" in FIGURES[name].caption
+        assert f"{model.vocabulary_size:,} tokens" in FIGURES[name].caption
+    assert planned_of(name, "paper")["sgtm"].config.model == planned_of("figure-1", "paper")["sgtm"].config.model
 
 
 # --- Relearning ------------------------------------------------------------------------------------------------------
@@ -463,8 +475,16 @@ def test_relearning_counts_steps_to_the_loss_without_a_filter():
     assert (soon.ours.value, soon.holds) == (4, True), "the first evaluation"
     assert (rmu.ours.value, strict.ours.value, weak.ours.value) == pytest.approx((6 / 1, 6 / 5, 6 / 4))
     assert (rmu.holds, strict.holds, weak.holds) == (True, True, True)
-    assert lead.ours.value == pytest.approx(1 / 6), "SGTM is above the strict filter at the first two evaluations only"
+    assert lead.ours.value == pytest.approx(100 / 6), (
+        "SGTM is above the strict filter at the first two evaluations only"
+    )
     assert lead.holds is False
+    assert [claim.unit for claim in (rmu, strict, weak)] == [
+        "times RMU's steps",
+        "times the strict filter's steps",
+        "times the weak filter's steps",
+    ]
+    assert lead.unit == "% of SGTM's steps"
 
 
 def test_attacks_that_never_arrive_decide_only_what_they_can():
@@ -545,10 +565,11 @@ def test_sgtms_loss_drops_faster_than_the_weak_filters_and_comes_to_it():
     drop = claim_of(made, "drops faster")
     assert (drop.ours.value, drop.holds) == (pytest.approx((8.0 - 6.0) - (7.0 - 6.5)), True)
     left = claim_of(made, "goes the way of the weak filter's")
-    assert (left.ours.value, left.holds) == (pytest.approx((4.2 - 3.9) / (8.0 - 7.0)), False), "the last of both"
+    assert (left.ours.value, left.holds) == (pytest.approx(100 * (4.2 - 3.9) / (8.0 - 7.0)), False), "the last of both"
+    assert left.unit == "% of the difference at the start"
     near = {**LOSSES, "weak_filter": [7.0, 6.5, 5.5, 4.5, 4.3, 4.2, 4.1, 1.0]}
     left = claim_of(drawn("figure-12", attacked(near, matched=True)), "goes the way of the weak filter's")
-    assert (left.ours.value, left.holds) == (pytest.approx(0.1), True), "until SGTM is at the baseline"
+    assert (left.ours.value, left.holds) == (pytest.approx(10), True), "until SGTM is at the baseline"
     nothing = claim_of(drawn("figure-12", attacked({**LOSSES, "sgtm": [3.9, 3.8, 3.7]}, matched=True)), "drops faster")
     assert (nothing.ours, nothing.holds) == (None, None)
     below = {**LOSSES, "weak_filter": [8.0, 6.5, 3.9]}
@@ -597,17 +618,22 @@ def test_settings_of_rmu_are_those_of_the_scale_beside_the_papers():
 # --- Losses token by token -------------------------------------------------------------------------------------------
 
 
-def test_token_losses_are_told_of_sgtm_against_both_filters():
-    random = np.random.default_rng(0)
-    documents = np.repeat(np.arange(50), 40)
-    base = random.gamma(2.0, 2.0, len(documents))
-    losses = {
+def token_losses_of(seed=0):
+    """Losses of 50 documents by method: base, and with so much more."""
+    random = np.random.default_rng(seed)
+    base = random.gamma(2.0, 2.0, 2000)
+    return {
         "no_filter": base,
         "weak_filter": base + 0.3,
         "strict_filter": base + 0.4,
         "sgtm": base + 1 + random.normal(0, 0.5, len(base)),
     }
+
+
+def with_token_losses(losses):
+    """Runs with these losses of tokens."""
     reference = {"sgtm": "no_filter", "weak_filter": "sgtm", "strict_filter": "sgtm"}
+    documents = np.repeat(np.arange(50), 40)
 
     def make(key, planned):
         measures = {}
@@ -616,15 +642,50 @@ def test_token_losses_are_told_of_sgtm_against_both_filters():
             measures["token_losses"] = {"calibrated": {"biology": json.loads(json.dumps(shift))}}
         return finished(planned, dict.fromkeys(SETS, 5.0), **measures)
 
-    made = drawn("figure-6b", make)
-    (plot,) = made.panels
-    for series in plot.series:
-        mine = losses[series.method]
-        points = [(point.x.value, point.y.value) for point in series.points]
-        width = points[1][0] - points[0][0]
-        x, density = points[10]
-        assert density == pytest.approx(np.mean(np.abs(mine - x) <= width / 2) / width, rel=1e-6)
-        assert sum(y for _, y in points) * width == pytest.approx(1)
+    return make
+
+
+def area(x, y):
+    return np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2)
+
+
+def test_densities_of_token_losses_are_smooth_and_end_where_few_are_left():
+    losses = token_losses_of()
+    densities, _ = drawn("figure-6b", with_token_losses(losses)).panels
+    assert [series.method for series in densities.series] == ["sgtm", "weak_filter", "strict_filter", "no_filter"]
+    for series in densities.series:
+        x, y = np.array([(point.x.value, point.y.value) for point in series.points]).T
+        assert np.interp(5.0, x, y) == pytest.approx(np.mean(np.abs(losses[series.method] - 5.0) < 0.5), abs=0.01)
+        assert np.mean(losses[series.method] > x[-1]) < 0.005
+        assert area(x, y) == pytest.approx(np.mean(losses[series.method] <= x[-1]), abs=0.005)
+        assert np.sum(np.diff(np.sign(np.diff(y))) < 0) == 1, "one summit, for all the noise of the bins"
+
+
+def test_losses_next_to_nothing_are_not_smoothed_beyond_it():
+    counts, edges = [100, 0, 0, 0], [0.0, 1.0, 2.0, 3.0, 4.0]
+    at = np.linspace(0, 10, 1001)
+    assert area(at, smoothed(counts, edges, at)) == pytest.approx(1, abs=1e-3)
+
+
+def test_leads_of_sgtm_are_at_equal_ranks_and_over_all_seeds():
+    seeds = [token_losses_of(seed) for seed in range(3)]
+    planned = planned_of("figure-6b")
+    groups = {key: [with_token_losses(losses)(key, run) for losses in seeds] for key, run in planned.items()}
+    _, leads = draw(FIGURES["figure-6b"], "smoke", groups).panels
+    assert leads.levels == {"SGTM": 0.0}
+    assert [series.method for series in leads.series] == ["weak_filter", "strict_filter", "no_filter"]
+    for series in leads.series:
+        assert {point.x.value for point in series.points} > set(leads.x_ticks.values())
+        for point in series.points:
+            mine, other = (
+                [np.quantile(of[name], point.x.value / 100) for of in seeds] for name in ("sgtm", series.method)
+            )
+            assert astuple(point.y) == pytest.approx(astuple(over_seeds(np.subtract(mine, other))))
+
+
+def test_token_losses_are_told_of_sgtm_against_both_filters():
+    losses = token_losses_of()
+    made = drawn("figure-6b", with_token_losses(losses))
     *of_filters, tail = made.claims
     for name, (shift, most, trimmed) in (("weak", of_filters[:3]), ("strict", of_filters[3:])):
         difference = losses["sgtm"] - losses[f"{name}_filter"]

@@ -86,6 +86,18 @@ def token_loss_shift(
     )
 
 
+def smoothed(counts: Sequence[int], edges: Sequence[float], at: Floats) -> Floats:
+    """The density of counted losses at these: normal kernels of Scott's bandwidth, at least as wide as the bins."""
+    bounds, shares = np.asarray(edges, np.float64), np.asarray(counts, np.float64) / sum(counts)
+    middles = (bounds[:-1] + bounds[1:]) / 2
+    spread = math.sqrt(float(shares @ (middles - shares @ middles) ** 2))
+    width = max(spread * sum(counts) ** -0.2, float(np.diff(bounds).max()))
+    # No loss is below the first edge, so what a kernel has there is mirrored.
+    distances = (at[:, None] - np.concatenate([middles, 2 * bounds[0] - middles])) / width
+    kernels = np.exp(-(distances**2) / 2) / (width * math.sqrt(2 * math.pi))
+    return np.asarray(kernels @ np.tile(shares, 2))
+
+
 def _numbered(losses: Floats, reference: Floats, documents: NDArray[np.int64]) -> NDArray[np.int64]:
     """The document of each token, counted from 0; losses that are not of the same tokens are refused."""
     shapes = losses.shape, reference.shape, np.shape(documents)

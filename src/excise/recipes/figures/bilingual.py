@@ -81,18 +81,28 @@ def runs_at(shares: Sequence[float], scale: Scale, sources: Sources, **options: 
 # --- Figure 3: undiscovered shares -----------------------------------------------------------------------------------
 
 
+def share_plot(runs: Mapping[str, Group], shares: Sequence[float], title: str, name: str) -> Plot:
+    """Losses by undiscovered share, the shares at equal distances: the smallest are those that count."""
+
+    def series(method: str) -> Series:
+        losses = [loss(runs[key(method, share)], name) for share in shares]
+        points = [
+            Point(Estimate(i), of, f"{100 * share:g} % undiscovered")
+            for i, (share, of) in enumerate(zip(shares, losses, strict=True))
+        ]
+        return Series(method, LABELS[method], points)
+
+    lines = [series(method) for method in ("sgtm", "gradient_routing", "data_filter")]
+    ticks = {f"{100 * share:g}": float(i) for i, share in enumerate(shares)}
+    y_label = f"{title.lower()} loss, calibrated"
+    return Plot(title, "undiscovered forget data, %", y_label, lines, x_ticks=ticks)
+
+
 def draw_shares(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     def of(method: str, share: float) -> Group:
         return runs[key(method, share)]
 
-    methods, shares = ("sgtm", "gradient_routing", "data_filter"), SHARES[scale]
-
-    def plot(title: str, name: str) -> Plot:
-        series = [
-            Series(m, LABELS[m], [Point(Estimate(100 * share), loss(of(m, share), name)) for share in shares])
-            for m in methods
-        ]
-        return Plot(title, "undiscovered forget data, %", f"{title.lower()} loss, calibrated", series)
+    shares = SHARES[scale]
 
     def differences(method: str, name: str, among: Sequence[float]) -> list[Estimate]:
         return [loss_difference(of("sgtm", share), of(method, share), name) for share in among]
@@ -100,7 +110,7 @@ def draw_shares(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     between = [share for share in shares if 0 < share < 1]
     first = loss_difference(of("data_filter", between[0]), runs["perfect_filter"], DOMAIN)
     return Drawing(
-        [plot("Retain", RETAIN), plot("Forget", DOMAIN)],
+        [share_plot(runs, shares, "Retain", RETAIN), share_plot(runs, shares, "Forget", DOMAIN)],
         [
             claim_all_below(
                 "SGTM has a lower retain loss than Gradient Routing at every undiscovered share",
@@ -175,21 +185,28 @@ def _robust_claim(runs: Mapping[str, Group], shares: Sequence[float]) -> PaperCl
     """A claim that SGTM forgets at these shares almost as much as with perfect labels."""
     text, paper = "SGTM forgets almost as much with up to 20 % undiscovered", "minimal degradation (section 4.4)"
     perfect, no_filter = runs[key("sgtm", 0.0)], runs["no_filter"]
-    unit = "of what it forgets with perfect labels, at most 1"
+    unit = "% of what it forgets with perfect labels"
     kept = [recovered_by(runs[key("sgtm", share)], no_filter, perfect, DOMAIN) for share in shares]
     found = [one for one in kept if one is not None]
     if not is_above(loss_difference(perfect, no_filter, DOMAIN)) or len(found) < len(kept):
         return PaperClaim(text, paper, None, unit, None, "with perfect labels it forgets nothing that could be kept")
     least = min(found, key=lambda one: one.value)
-    why = f"its forget loss above that of no filter, the least at {_told(shares)}; holds where all are above {ALMOST:g}"
-    return PaperClaim(text, paper, least, unit, every([is_above(one, ALMOST) for one in found]), why)
+    why = f"its forget loss above that of no filter, the least at {_told(shares)}, at most 100 %; holds where all are above "
+    verdict = every([is_above(one, ALMOST) for one in found])
+    return PaperClaim(text, paper, in_percent(least), unit, verdict, f"{why}{100 * ALMOST:g} %")
+
+
+def in_percent(share: Estimate) -> Estimate:
+    low, high = (None if end is None else 100 * end for end in (share.low, share.high))
+    return Estimate(100 * share.value, low, high)
 
 
 FIGURE_3 = Figure(
     name="figure-3",
     title="Losses by the share of forget data that is not labelled",
     section="4.2",
-    caption="Calibrated losses after ablation when Spanish is removed from a bilingual model.",
+    caption="Calibrated losses after ablation when Spanish is removed from a bilingual model. Shares stand at equal "
+    "distances, whatever is between them.",
     runs=lambda scale, sources: runs_at(SHARES[scale], scale, sources),
     draw=draw_shares,
 )
@@ -253,7 +270,7 @@ def draw_tradeoff(runs: Mapping[str, Group], scale: Scale) -> Drawing:
             PaperClaim(
                 "SGTM ends at the retain loss that the filter has late in its training, but not at its end",
                 "slightly higher, as at 80 % of training (section 4.2)",
-                Estimate(100 * when.value, *(None if x is None else 100 * x for x in (when.low, when.high))),
+                in_percent(when),
                 "% of the filter's training",
                 every([is_above(when, LATE), is_below(when, 1.0)]),
                 f"100 % also where the filter never had so low a loss; holds above {100 * LATE:g} % and below 100 %",
@@ -261,10 +278,10 @@ def draw_tradeoff(runs: Mapping[str, Group], scale: Scale) -> Drawing:
             PaperClaim(
                 "SGTM ends with almost the forget loss of the perfect filter",
                 "almost equivalent (section 4.2)",
-                regained,
-                "of the way from the filter's loss to the perfect filter's, at most 1",
+                in_percent(regained) if regained else None,
+                "% of the way from the filter's loss to the perfect filter's",
                 is_above(regained, ALMOST) if regained else None,
-                f"holds where it is above {ALMOST:g}",
+                f"at most 100 %; holds above {100 * ALMOST:g} %",
             ),
         ],
         samples_of(of["sgtm"][0]),

@@ -86,10 +86,10 @@ def _retain_claims(surface: ClassifierSurface) -> list[PaperClaim]:
         PaperClaim(
             "SGTM has a higher retain loss than the filter across most classifiers",
             "most of the parameter space (figure 11a)",
-            Estimate(worse),
-            "of the grid",
+            Estimate(100 * worse),
+            "% of the classifiers",
             worse > 0.5,
-            "points where the difference is above 0; holds above a half",
+            "points where the difference is above 0; holds above 50 %",
         ),
         PaperClaim(
             "The retain penalty is largest for a classifier with high TPR and low FPR",
@@ -121,10 +121,10 @@ def _forget_claims(surface: ClassifierSurface) -> list[PaperClaim]:
         PaperClaim(
             "SGTM has a higher forget loss than the filter outside of perfect recall",
             "across most operating points (figure 11b)",
-            Estimate(better),
-            "of the grid with TPR below 1",
+            Estimate(100 * better),
+            "% of the classifiers with TPR below 1",
             better > 0.5,
-            "points where the difference is above 0; holds above a half",
+            "points where the difference is above 0; holds above 50 %",
         ),
         PaperClaim(
             "SGTM's lead in forgetting is largest at moderate TPR",

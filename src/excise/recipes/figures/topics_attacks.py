@@ -13,6 +13,7 @@ import numpy as np
 from excise.config import to_dict
 from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.evals.relearning import AttackConfig
+from excise.evals.token_losses import Floats, smoothed
 from excise.recipes.figures.curves import Axes, curve_of, share_of_training, tradeoff_series
 from excise.recipes.figures.estimates import LOSS, every, is_above, is_below, loss, over_seeds
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
@@ -23,6 +24,7 @@ from excise.train.run import RunConfig
 DOMAIN = "biology"
 ATTACKED = {"sgtm": "SGTM", "weak_filter": "Weak filter", "strict_filter": "Strict filter", "rmu": "RMU"}
 FILTERS = ("weak_filter", "strict_filter")
+POSSESSIVES = {"rmu": "RMU's", "weak_filter": "the weak filter's", "strict_filter": "the strict filter's"}
 UNDER_ATTACK = (
     "Losses under attack are means over tokens and not calibrated. A removed module is re-initialised before the attack; the "
     "paper sets it to zero. Each run has its own learning rate, the strongest of those tried."
@@ -92,7 +94,7 @@ def nothing_forgotten(attacks: Attacks, *methods: str) -> str:
 
 def ratio_claim(text: str, paper: str, attacks: Attacks, other: str, bound: float) -> PaperClaim:
     """A claim that SGTM takes so many times the steps of another; of an attack that never arrives a bound is known."""
-    unit = f"times the steps of {ATTACKED[other]}"
+    unit = f"times {POSSESSIVES[other]} steps"
     if nothing := nothing_forgotten(attacks, "sgtm", other):
         return PaperClaim(text, paper, None, unit, None, nothing)
     pairs = list(zip(attacks["sgtm"], attacks[other], strict=True))
@@ -128,14 +130,17 @@ def lead_steps(mine: Relearned, theirs: Relearned) -> int:
 
 
 def lead_claim(text: str, paper: str, attacks: Attacks, bound: float) -> PaperClaim:
-    """A claim that SGTM keeps above the strict filter for a good part of its way to the baseline."""
+    """A claim that SGTM keeps above the strict filter for so many percent of its way to the baseline."""
+    unit = "% of SGTM's steps"
     if nothing := nothing_forgotten(attacks, "sgtm"):
-        return PaperClaim(text, paper, None, "of SGTM's steps", None, nothing)
+        return PaperClaim(text, paper, None, unit, None, nothing)
     pairs = list(zip(attacks["sgtm"], attacks["strict_filter"], strict=True))
     leads = [lead_steps(mine, theirs) for mine, theirs in pairs]
-    share = over_seeds([min(1.0, lead / mine.steps) for lead, (mine, _) in zip(leads, pairs, strict=True)])
-    why = f"for {np.mean(leads):g} steps; holds above {bound:.2g} of the steps to the baseline"
-    return PaperClaim(text, paper, share, "of SGTM's steps", is_above(share, bound), why)
+    share = over_seeds([min(100, 100 * lead / mine.steps) for lead, (mine, _) in zip(leads, pairs, strict=True)])
+    why = (
+        f"of those to the loss without a filter, at most 100 %; it is above for {np.mean(leads):g} steps; holds above "
+    )
+    return PaperClaim(text, paper, share, unit, is_above(share, bound), f"{why}{bound:g} %")
 
 
 # --- Figure 6a -------------------------------------------------------------------------------------------------------
@@ -218,7 +223,7 @@ def draw_relearning(runs: Runs, scale: Scale) -> Drawing:
                 "SGTM's forget loss is above the strict filter's at first",
                 "for the first 150 of 350 steps (figure 6a)",
                 attacks,
-                0.3,
+                30.0,
             ),
         ],
     )
@@ -240,8 +245,8 @@ MATCHED = {"weak_filter": "88 %: 8500 of 9689 steps", "strict_filter": "83 %: 80
 LATE = 50.0
 AXES = Axes(GENERAL, DOMAIN)
 """Means over tokens, as the losses under attack are."""
-CONVERGED = 0.25
-"""Of what SGTM's forget loss is above the weak filter's at the start."""
+CONVERGED = 25.0
+"""In percent of what SGTM's forget loss is above the weak filter's at the start."""
 
 
 def matched_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
@@ -282,7 +287,7 @@ def draw_matched(runs: Runs, scale: Scale) -> Drawing:
                 "SGTM's forget loss is above that of a strict filter of the same general loss at first",
                 "for the first 100 steps or so (appendix E)",
                 attacks,
-                0.2,
+                20.0,
             ),
             drop_claim(attacks),
             converging_claim(attacks),
@@ -310,14 +315,14 @@ def drop_claim(attacks: Attacks) -> PaperClaim:
 def converging_claim(attacks: Attacks) -> PaperClaim:
     """A claim that what SGTM's forget loss is above the weak filter's is gone when SGTM arrives at the baseline."""
     text = "SGTM's forget loss then goes the way of the weak filter's"
-    paper, unit = "converging to an equivalent trajectory (appendix E)", "of the difference at the start"
+    paper, unit = "converging to an equivalent trajectory (appendix E)", "% of the difference at the start"
     if nothing := nothing_forgotten(attacks, "sgtm"):
         return PaperClaim(text, paper, None, unit, None, nothing)
     of_seeds = [differences(*pair) for pair in zip(attacks["sgtm"], attacks["weak_filter"], strict=True)]
     if any(of[0] <= 0 for of in of_seeds):
         return PaperClaim(text, paper, None, unit, None, "SGTM's forget loss starts no higher than the weak filter's")
-    left = over_seeds([abs(of[-1]) / of[0] for of in of_seeds])
-    why = f"when SGTM is at the loss without a filter, or at the end; holds below {CONVERGED:g}"
+    left = over_seeds([100 * abs(of[-1]) / of[0] for of in of_seeds])
+    why = f"when SGTM is at the loss without a filter, or at the end; holds below {CONVERGED:g} %"
     return PaperClaim(text, paper, left, unit, is_below(left, CONVERGED), why)
 
 
@@ -364,6 +369,11 @@ FIGURE_12 = Figure(
 
 # --- Figure 6b: losses token by token --------------------------------------------------------------------------------
 
+HARDLY_ANY = 0.005
+"""Of the tokens: densities end where no more are left of any model."""
+RANKS = (1, 10, 25, 50, 75, 90, 99)
+"""In percent: those that are named at the axis."""
+
 
 def token_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     configs = main_runs(setup(scale, sources), scale)
@@ -382,19 +392,52 @@ def shift_of(run: FinishedRun) -> Mapping[str, Any]:
     return found
 
 
-def density(method: str, shift: Mapping[str, Any], which: str = "losses") -> Series:
-    edges, n = np.array(shift["edges"]), shift["n_tokens"]
-    heights = np.array(shift[which]["counts"]) / (n * np.diff(edges))
-    middles = (edges[:-1] + edges[1:]) / 2
-    points = [Point(Estimate(float(x)), Estimate(float(y))) for x, y in zip(middles, heights, strict=True)]
+def density_plot(shifts: Mapping[str, Mapping[str, Any]]) -> Plot:
+    """Densities of the losses of some models, and of no filter's, with which SGTM is compared."""
+    counted = {name: (of["losses"]["counts"], of["edges"]) for name, of in shifts.items()}
+    counted["no_filter"] = shifts["sgtm"]["reference"]["counts"], shifts["sgtm"]["edges"]
+    grid = np.linspace(0, max(_last_edge(*of) for of in counted.values()), 80)
+    series = [density(name, grid, smoothed(*of, grid)) for name, of in counted.items()]
+    return Plot("Density", "loss of a token, calibrated", "density", series)
+
+
+def _last_edge(counts: Sequence[int], edges: Sequence[float]) -> float:
+    """Beyond which there is hardly any token."""
+    beyond = 1 - np.cumsum(counts) / sum(counts)
+    return float(np.array(edges[1:])[beyond < HARDLY_ANY][0])
+
+
+def density(method: str, grid: Floats, heights: Floats) -> Series:
+    points = [Point(Estimate(float(x)), Estimate(float(y))) for x, y in zip(grid, heights, strict=True)]
     return Series(method, LABELS[method], points, markers=False)
 
 
+def lead_plot(runs: Runs) -> Plot:
+    """By how much SGTM's losses are above others' of the same rank, over seeds."""
+
+    def lead(method: str, run: FinishedRun, rank: str) -> float:
+        mine, reference = (shift_of(run)[which]["quantiles"][rank] for which in ("losses", "reference"))
+        return float(mine - reference if method == "no_filter" else reference - mine)
+
+    def series(method: str, group: Group) -> Series:
+        ranks = shift_of(group[0])["losses"]["quantiles"]
+        leads = {rank: over_seeds([lead(method, run, rank) for run in group]) for rank in ranks}
+        return Series(method, LABELS[method], [Point(Estimate(100 * float(rank)), of) for rank, of in leads.items()])
+
+    compared = {name: runs[name] for name in FILTERS} | {"no_filter": runs["sgtm"]}
+    return Plot(
+        "SGTM above the others",
+        "tokens with a lower loss, %",
+        "SGTM's loss less that of the same rank",
+        [series(method, group) for method, group in compared.items()],
+        levels={"SGTM": 0.0},
+        x_ticks={f"{rank}": rank for rank in RANKS},
+    )
+
+
 def draw_tokens(runs: Runs, scale: Scale) -> Drawing:
-    series = [density(name, shift_of(runs[name][0])) for name in ("sgtm", *FILTERS)]
-    series.append(density("no_filter", shift_of(runs["sgtm"][0]), "reference"))
     return Drawing(
-        [Plot("Biology", "loss of a token, calibrated", "density", series)],
+        [density_plot({name: shift_of(runs[name][0]) for name in ("sgtm", *FILTERS)}), lead_plot(runs)],
         [*(claim for name in FILTERS for claim in _broad_claims(name, runs[name])), _tail_claim(runs["sgtm"])],
     )
 
@@ -413,9 +456,9 @@ def _broad_claims(name: str, data_filter: Group) -> list[PaperClaim]:
             f"SGTM shifts the losses of biology tokens up from the {label}'s",
             "toward higher loss values (figure 6b)",
             mean,
-            "nats per token, mean",
+            LOSS,
             is_above(mean),
-            f"SGTM - {label} on the same tokens",
+            f"SGTM - {label} on the same tokens; holds above 0",
         ),
         PaperClaim(
             f"Most biology tokens have a higher loss than with the {label}",
@@ -423,15 +466,15 @@ def _broad_claims(name: str, data_filter: Group) -> list[PaperClaim]:
             risen,
             "% of the tokens",
             is_above(risen, 50.0),
-            "holds above a half",
+            "holds above 50 %",
         ),
         PaperClaim(
             f"The higher loss than with the {label} is not that of a few extreme tokens",
             "not isolated extremely high-loss tokens (section 5.4)",
             None if left is None else Estimate(left),
-            "% of the shift",
+            "% of the difference in mean loss",
             None if left is None or is_above(mean) is None else left >= 50.0,
-            f"what remains of it without the tenths of the tokens that rose and fell most{_of_seeds(n)}; holds from 50 %",
+            f"what is left of it without the tenths of the tokens that rose and fell most{_of_seeds(n)}; holds from 50 %",
         ),
     ]
 
@@ -447,15 +490,18 @@ def _tail_claim(sgtm: Group) -> PaperClaim:
     if None in tops:
         return PaperClaim(text, paper, None, "", None, "losses did not rise from those without a filter")
     share = over_seeds([100 * of["0.01"] for of in tops])
-    why = "what the highest hundredth of the losses has of the rise from no filter, by rank; holds below 10 %"
-    return PaperClaim(text, paper, share, "% of the rise", is_below(share, 10.0), why)
+    why = "what the highest hundredth of the losses has of it, by rank; holds below 10 %"
+    return PaperClaim(text, paper, share, "% of the rise from no filter", is_below(share, 10.0), why)
 
 
 FIGURE_6B = Figure(
     name="figure-6b",
     title="Losses of biology token by token",
     section="5.4",
-    caption="Densities of calibrated losses after ablation over the tokens of the biology test set, of seed 0.",
+    caption="Calibrated losses after ablation over the tokens of the biology test set. Densities are of seed 0, without "
+    f"intervals, smoothed, and cut where at most {100 * HARDLY_ANY:g} % of any model's tokens are left. The second panel, which "
+    "the paper does not have, ranks the tokens of each model by their losses and shows the mean over seeds. The claims are about "
+    "all seeds.",
     runs=token_runs,
     draw=draw_tokens,
 )

@@ -11,16 +11,27 @@ import numpy as np
 
 from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalty, fit_law
 from excise.evals.figure import Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
+from excise.recipes.figures.bilingual_runs import parameters_of
 from excise.recipes.figures.estimates import every, is_above, is_below, loss_difference, losses_of
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, MEANS, SMALL_PENALTY, main_runs
-from excise.recipes.figures.topics_runs import SEEDS, SIZES, largest, of_size, standard, variant
+from excise.recipes.figures.topics_runs import SEEDS, SIZES, largest, of_size, setup, standard, variant
 
 SETS = {"biology": "Biology", ADJACENT: "Adjacent", GENERAL: "General"}
 METHODS = ("sgtm", "weak_filter", "strict_filter")
-PERCENT = "% of the compute without a filter"
+PENALTY, PERCENT = "compute penalty, %", "% of the compute without a filter"
 NOT_DRAWN = "Intervals that reach below -100 % are not drawn; claims have them."
 Runs = Mapping[str, Group]
+
+
+def another_model() -> str:
+    """What a caption says of the models at the small scale."""
+    ours, other = largest("small", Sources()).model, setup("small", Sources()).model
+    told = [f"{parameters_of(of) / 1e6:.1f}M parameters and {of.vocabulary_size:,} tokens" for of in (ours, other)]
+    return (
+        f"At the scale small this is not the model of figure 1: it has {told[0]} in its vocabulary, that one {told[1]}; in the "
+        "paper both are the same."
+    )
 
 
 def keys(scale: Scale) -> dict[str, str]:
@@ -62,10 +73,6 @@ class Penalties:
         found = compute_penalty(self.law(name, stage), float(np.mean(losses)), baseline, loss_error=error)
         ends = (None if end is None else 100 * end for end in (found.low, found.high))
         return Estimate(100 * found.compute_penalty, *ends)
-
-    def bars(self, title: str, methods: Mapping[str, str], stage: str = "calibrated") -> Bars:
-        found = {method: [drawn(self.of(method, name, stage)) for name in SETS] for method in methods}
-        return Bars(title, "compute penalty, %", list(SETS.values()), found, dict(methods))
 
     def higher(self, one: str, other: str, name: str, stage: str = "calibrated") -> bool | None:
         """Whether a run costs more than another: by their losses, since they share the law and its error."""
@@ -145,11 +152,13 @@ def penalty_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 def draw_penalties(runs: Runs, scale: Scale) -> Drawing:
     found = Penalties(runs, scale)
     try:
-        bars = found.bars("Compute penalty", {method: LABELS[method] for method in METHODS})
+        bars = {method: [drawn(found.of(method, name)) for name in SETS] for method in METHODS}
     except ValueError as error:
         return no_law(error)
     biology, adjacent, general = ({method: found.of(method, name) for method in METHODS} for name in SETS)
-    return Drawing([bars], [*_forget_claims(found, biology), *_retain_claims(found, adjacent, general)])
+    labels = {method: LABELS[method] for method in METHODS}
+    panel = Bars("Compute penalty", PENALTY, list(SETS.values()), bars, labels)
+    return Drawing([panel], [*_forget_claims(found, biology), *_retain_claims(found, adjacent, general)])
 
 
 def _told(found: Mapping[str, Estimate], *methods: str) -> str:
@@ -226,7 +235,7 @@ FIGURE_9 = Figure(
     title="Compute penalty of three methods",
     section="appendix B",
     caption="How much less compute training without a filter would need for the same loss, by the laws of figure 8; "
-    f"negative where a method is better than that. {NOT_DRAWN}",
+    f"negative where a method is better than that. {another_model()} {NOT_DRAWN}",
     runs=penalty_runs,
     draw=draw_penalties,
 )
@@ -252,6 +261,8 @@ RELAXED: Mapping[str, tuple[str, str, str]] = {
 }
 """Configurations that mask less, and what the paper says of biology and the rest before ablation, and of biology after."""
 INEFFICIENT, STILL_FORGOTTEN = 50.0, 80.0
+STAGES = {"before_ablation": ("Before ablation", "before"), "after_ablation": ("After ablation", "calibrated")}
+"""What bars are called, and the losses that they are of."""
 
 
 def ablation_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
@@ -262,15 +273,19 @@ def ablation_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 
 def draw_before_ablation(runs: Runs, scale: Scale) -> Drawing:
     found = Penalties(runs, scale)
-    filters = {name: LABELS[name] for name in FILTERS if name != "no_filter"}
     try:
-        panels = [
-            found.bars("Before ablation", CONFIGURATIONS, "before"),
-            found.bars("After ablation", CONFIGURATIONS | filters),
-        ]
+        panels = [ablation_bars(found, name) for name in SETS]
     except ValueError as error:
         return no_law(error)
     return Drawing(panels, _before_claims(found))
+
+
+def ablation_bars(found: Penalties, name: str) -> Bars:
+    """On one test set, what each configuration and each filter costs before and after ablation."""
+    methods = CONFIGURATIONS | {of: LABELS[of] for of in FILTERS if of != "no_filter"}
+    bars = {key: [drawn(found.of(of, name, stage)) for of in methods] for key, (_, stage) in STAGES.items()}
+    labels = {key: label for key, (label, _) in STAGES.items()}
+    return Bars(SETS[name], PENALTY, list(methods.values()), bars, labels)
 
 
 def _before_claims(found: Penalties) -> list[PaperClaim]:
@@ -323,8 +338,9 @@ FIGURE_10 = Figure(
     name="figure-10",
     title="Compute penalty before and after ablation",
     section="appendix C",
-    caption="Three configurations of SGTM with modules of growing size, and filters. Joint embeddings have a quarter of the "
-    f"general data labelled retain, the others a tenth. {NOT_DRAWN}",
+    caption="Three configurations of SGTM with modules of growing size, and filters, which have nothing to ablate: their bars "
+    "are the same model, calibrated in the second (the paper has a diamond for both). Joint embeddings have a quarter of the "
+    f"general data labelled retain, the others a tenth. {another_model()} {NOT_DRAWN}",
     runs=ablation_runs,
     draw=draw_before_ablation,
 )

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from excise.baselines.unlearning import TOKEN_RESET
 from excise.config import override, to_dict
 from excise.evals.figure import Estimate, Scale
 from excise.evals.losses import STAGES
@@ -232,22 +233,58 @@ def test_military_has_its_own_runs_and_claims():
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
-def test_token_vectors_stand_beside_the_runs_of_figure_1(scale):
+def test_token_vectors_stand_beside_the_runs_of_figure_1_and_their_control(scale):
     figure_1, planned = planned_of("figure-1", scale), planned_of("frontier-topics", scale)
     ours = {key: run for key, run in planned.items() if key.startswith("vectors")}
-    assert {key: planned[key] for key in planned if key not in ours} == figure_1
+    assert {key: planned[key] for key in planned if key not in (*ours, TOKEN_RESET)} == figure_1
+    assert planned[TOKEN_RESET].config == override(figure_1["weak_filter"].config, {"train.evaluations": 0})
+    assert planned[TOKEN_RESET].unlearning.method == TOKEN_RESET
     for run in ours.values():
         back = dict.fromkeys(("norms", "forget_tokens", "forget_weight"))
         theirs = {f"routing.{name}": getattr(figure_1["sgtm"].config.routing, name) for name in back}
         assert run.config.routing.forget_tokens > 0
         assert override(run.config, theirs) == figure_1["sgtm"].config
     made = drawn("frontier-topics", lambda key, run: tradeoff_run("sgtm" if key in ours else key, run), scale)
-    assert len(made.claims) == 3 * len(ours)
     for than, lead in (("SGTM", 0.0), ("Weak filter", 0.9 - 0.55), ("Strict filter", 0.9 - 0.7)):
         claims = [claim for claim in made.claims if f"than {than} " in claim.text]
         assert [claim.ours.value for claim in claims] == pytest.approx([lead] * len(ours))
         assert all((claim.holds is True) == (lead > 0) for claim in claims)
     assert len({series.method for series in made.panels[0].series}) == len(planned)
+
+
+@pytest.mark.parametrize(("biology", "general", "holds"), [(5.5, 5.5, True), (6.5, 5.5, False), (5.5, 5.0, False)])
+def test_token_vectors_are_more_than_words_set_back_where_they_take_more_and_cost_less(biology, general, holds):
+    def make(key, planned):
+        run = tradeoff_run("sgtm", planned)
+        control = {"general": general, "adjacent": 5.0, "biology": biology, "retain": general}
+        return finished(planned, control) if key == TOKEN_RESET else run
+
+    made = drawn("frontier-topics", make)
+    (claim,) = [claim for claim in made.claims if "words set back" in claim.text]
+    sgtm = 5 + FORGETS["sgtm"], 5 + COSTS["sgtm"]
+    assert (claim.ours.value, claim.holds) == (pytest.approx(sgtm[0] - biology), holds)
+    assert f"general {sgtm[1] - general:.2f}" in claim.why
+    (end,) = [series for series in made.panels[0].series if series.method == TOKEN_RESET]
+    assert [(point.x.value, point.y.value) for point in end.points] == [(general, biology)]
+
+
+def test_what_is_left_under_attack_is_a_mean_over_its_steps_after_the_start():
+    losses = {"sgtm": (6.0, 5.0, 4.5), "weak_filter": (5.0, 4.9, 4.4), TOKEN_RESET: (6.5, 5.2, 4.6)}
+
+    def make(key, planned):
+        of = losses.get(key, (6.4, 5.1, 4.6))
+        return replace(finished(planned, {"general": 5.0}), relearning=[attack_on(of)])
+
+    made = drawn("frontier-topics-relearning", make)
+    found = {claim.text: (pytest.approx(claim.ours.value), claim.holds) for claim in made.claims}
+    control = "Weak filter, vectors of biology's words set back"
+    assert found == {
+        "SGTM: more is left under attack than of: Weak filter": (0.1, True),
+        f"SGTM: more is left under attack than of: {control}": (-0.15, False),
+        "Token vectors, weight 0.3: more is left under attack than of: Weak filter": (0.2, True),
+        f"Token vectors, weight 0.3: more is left under attack than of: {control}": (-0.05, False),
+    }
+    assert [series.points[0].y.value for series in made.panels[0].series] == [6.0, 6.4, 5.0, 6.5]
 
 
 def test_figure_7_compares_sgtm_with_every_variant_on_general_and_adjacent_knowledge():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ UNLEARNING: Mapping[str, Callable[[LanguageModel, LanguageModel, Batch, Batch, U
     "gradient_difference": lambda model, _, forget, retain, __: gradient_difference_loss(model, forget, retain),
 }
 """The loss of each method that trains, of the model, the model as it was, forget data and retain data."""
-TOKEN_RESET = "token_reset"
+TOKEN_RESET: Final = "token_reset"
 
 
 def unlearn(

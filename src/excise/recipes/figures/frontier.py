@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from excise.baselines.unlearning import UnlearningConfig
+from excise.baselines.unlearning import TOKEN_RESET, UnlearningConfig
 from excise.config import override
 from excise.evals.figure import NOT_IN_PAPER, Estimate, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.evals.tables import number
@@ -63,14 +63,14 @@ FAMILIES: Mapping[str, Family] = {
 }
 TRIED: Mapping[Scale, Mapping[str, Sequence[float]]] = {
     "smoke": {"weighted": (0.2,), "frozen": (0.2,), "vectors": (0.2,), "tenth": (0.6,)},
-    "small": {"vectors": (0.1,), "twentieth": (0.6, 1.2), "tenth": (0.6,)},
+    "small": {"vectors": (0.1,), "twentieth": (0.6, 1.2), "tenth": (0.6, 0.9)},
     "paper": {
         **dict.fromkeys(("weighted", "frozen", "vectors"), (0.05, 0.1, 0.2)),
         **{"twentieth": (0.6, 1.2), "tenth": (0.3, 0.6)},
     },
 }
 """Weights of each family; the fewer documents, the more each must weigh."""
-CONTROL: Final = "token_reset"
+CONTROL: Final = TOKEN_RESET
 """The data filter's model, from which only the vectors of Spanish words are taken."""
 SMALL_STEPS: Final = "small_steps"
 """The data filter in batches half as large, so that it takes about as many in its epoch as training on both languages."""

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from excise.cli.main import main
+from excise.evals.tables import TABLES
 from tests.evals.runs import PLAIN, copy_of, evaluated, results_of, train_run
 from tests.report.example_figures import all_figures, figure_1
 from tests.report.test_reproduction import visible_text
@@ -120,8 +121,10 @@ def test_all_that_was_measured_of_a_run_is_in_its_report(runs, tmp_path):
     assert "sgtm, all parameters, module zeroed 1 8 sgtm, all parameters, module zeroed 2 7" in text, "the strongest"
     assert "no_filter, LoRA, 7 documents" in text
     assert "no_filter 4.25" in text, "the goal as a line"
-    assert "sgtm full all zero 0.001 9.0000 7.0000 at 2 4.2500 never" in text
-    assert "no_filter biology 3.5000 8.5000 sgtm biology 3.5000 8.5000" in text, "one table for all runs"
+    for name, measured in (("relearning", [found["sgtm"]]), ("cross_domain", removed)):
+        ((row,),) = (table.rows for table in TABLES[name](measured))
+        assert " ".join(["sgtm", *map(str, row)]) in text
+    assert text.count("Loss on each set") == 2, "one table for all runs, and what it shows"
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,8 @@ def table_1() -> FigureResults:
         ["Data", "retain parameters", "joint parameters", "module", "largest change"],
         [["retain", "updated", "updated", "hidden", 0.0], ["forget", "frozen", "updated", "updated", 3.2e-7]],
     )
-    return FigureResults("table-1", "Which data update what, measured", "3.2", "small", "", [table], [], [], False)
+    claim = PaperClaim("Retain data leave the module alone", "hidden (table 1)", Estimate(0.0), "", True, check=True)
+    return FigureResults("table-1", "Which data update what, measured", "3.2", "small", "", [table], [claim], [], False)
 
 
 def table_5() -> FigureResults:
@@ -254,7 +255,14 @@ def table_5() -> FigureResults:
 
 def beyond() -> FigureResults:
     points = [Point(Estimate(w), around(3 + w / 4, 0.1), f"weight {w}") for w in (1, 2, 4)]
-    plot = Plot("", "Weight of the forget data", "Forget loss", [Series("sgtm_weighted", "SGTM", points)])
+    before = [Point(Estimate(w), Estimate(2.9)) for w in (1, 2, 4)]
+    series = [
+        Series("sgtm_weighted", "SGTM", points),
+        Series("sgtm_weighted", "SGTM before ablation", before, dashed=True),
+    ]
+    ticks = {"as it is": 1, "twice as much": 2, "four times as much": 4}
+    levels = {"as in the recipe": 2.5}
+    plot = Plot("", "Weight of the forget data", "Forget loss", series, x_levels=levels, x_ticks=ticks)
     title = "How much the forget data should weigh"
     return FigureResults("forget-weight", title, "beyond", "small", "", [plot], [], [run("weighted")], False)
 

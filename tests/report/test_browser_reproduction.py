@@ -1,10 +1,13 @@
 """The report in a real browser: quiet, accessible, for a phone and in the dark, with and without JavaScript."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from excise.report.reproduction import write_reproduction
 from tests.report.browser import opened_quietly
@@ -98,7 +101,7 @@ def test_a_tool_tip_follows_the_keyboard_and_skips_hidden_series(page):
     chart = page.locator("#figure-3 .chart").first
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
-    assert chart.locator("svg").evaluate("svg => svg === document.activeElement")
+    assert chart.locator("> svg").evaluate("svg => svg === document.activeElement")
     tip = chart.locator(".tip")
     assert tip.inner_text().startswith("SGTM\nUndiscovered share of the forget data (%): 0\n")
     page.keyboard.press("ArrowRight")
@@ -117,3 +120,35 @@ def test_without_javascript_every_chart_is_drawn_and_series_can_still_be_hidden(
     page.locator("#figure-1 .legend label", has_text="SGTM").click()
     assert page.locator("#figure-1 .chart g.s").first.is_hidden()
     context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_table_wider_than_a_phone_is_shaded_at_its_edge_until_it_is_scrolled_there(browser, report, scheme):
+    page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    page.goto(report.as_uri())
+    box = page.get_by_role("group", name="Which data update which parameters")
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+
+    def edge_is_shaded() -> bool:
+        columns = np.median(imread(io.BytesIO(box.screenshot()))[:, :, :3].mean(axis=2), axis=0)
+        return abs(columns[-3] - columns[-40]) > 0.05
+
+    assert edge_is_shaded()
+    box.focus()
+    box.evaluate("box => { box.scrollLeft = box.scrollWidth }")
+    assert not edge_is_shaded()
+    page.close()
+
+
+def test_a_band_is_cut_off_at_the_axes(page):
+    inner = page.locator("#figure-3 .chart > svg svg").first
+    assert inner.evaluate("svg => getComputedStyle(svg).overflow") == "hidden"
+
+
+def test_the_first_figure_follows_the_contents_and_claims_open_by_keyboard(page):
+    assert page.locator("#figure-1").evaluate("section => section.previousElementSibling.className") == "contents"
+    claims = page.locator("#figure-1 .claimed")
+    assert claims.locator(".verdict").first.is_hidden()
+    claims.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert claims.locator(".verdict").first.is_visible()

@@ -10,7 +10,6 @@ import pytest
 from matplotlib.transforms import Bbox
 
 from excise.evals.figure import (
-    NOT_IN_PAPER,
     Bars,
     Estimate,
     FigureResults,
@@ -24,7 +23,7 @@ from excise.evals.figure import (
     read_figure,
 )
 from excise.report.figures import paper_figure, save_figure
-from excise.report.numbers import count, estimate, linear_ticks, log_ticks, number, tick_labels, unbroken
+from excise.report.numbers import estimate, number
 from excise.report.reproduction import in_order, looks_in, read_figures, reproduction_page, write_reproduction
 from excise.report.style import LOOKS, looks_of
 from tests.report.example_figures import all_figures, figure_1, figure_3, figure_9, figure_11, table_1
@@ -127,45 +126,6 @@ def test_figures_come_in_the_order_of_the_paper_whatever_their_files_order(tmp_p
         in_order([figure_1(), figure_1()])
 
 
-def test_every_claim_has_both_numbers_and_a_verdict_in_words():
-    text = visible_text(section_of(reproduction_page([figure_1()]), "claims"))
-    assert "SGTM has a higher forget loss than weak filtering at equal retain loss forget loss of SGTM − that" in text
-    assert "Paper curve above at every point (section 5.2) Ours 0.71 nats [0.59, 0.83] holds" in text
-    assert "Ours 0.06 nats [−0.05, 0.17] undecided" in text
-    assert "Paper 5 % (section 5.2) Ours 17.2 % [13.3, 21.1] does not hold" in text
-
-
-def test_the_verdict_counts_claims_but_not_those_of_a_pipeline_check():
-    page = reproduction_page(in_order([figure_1(), figure_9(check_only=True)]))
-    text = visible_text(page)
-    assert "1 of 3 claims of the paper holds" in text
-    assert "1 holds 1 does not hold 1 cannot be decided yet" in text
-    assert "1 of 2 figures a pipeline check only: their claims are not counted" in text
-    assert "holds (pipeline check only)" in text
-    assert 'class="stamp">pipeline check only' in section_of(page, "figure-9")
-    assert "stamp" not in section_of(page, "figure-1")
-    assert "A check of the pipeline, not of the paper" in reproduction_page([figure_9(check_only=True)])
-    assert "All 1 claim of the paper holds" in reproduction_page([figure_3()])
-
-
-def test_claims_of_our_own_are_counted_apart():
-    claims = [dataclasses.replace(claim, paper=NOT_IN_PAPER) for claim in figure_3().claims]
-    ours = dataclasses.replace(figure_3(), name="frontier", claims=claims)
-    text = visible_text(reproduction_page(in_order([figure_1(), ours])))
-    assert "1 of 3 claims of the paper holds" in text
-    assert "1 of 1 of our own hold, 0 do not, 0 cannot be decided" in text
-    assert "All 1 claim of our own holds" in reproduction_page([ours])
-
-
-def test_no_interval_of_a_claim_is_broken_over_two_lines():
-    claim = dataclasses.replace(
-        figure_3().claims[0], ours=Estimate(0.57, 0.49, 0.65), why="the control has 0.5 [0.4, 0.6]"
-    )
-    page = reproduction_page([dataclasses.replace(figure_3(), claims=[claim])])
-    assert "[0.49,\u00a00.65]" in page
-    assert "[0.4,\u00a00.6]" in page
-
-
 def test_every_number_of_a_plot_is_in_its_table_and_its_tool_tips():
     page, figure = reproduction_page([figure_3()]), figure_3()
     text, tips = visible_text(page), unescape(" ".join(re.findall(r'data-t="([^"]*)"', page)))
@@ -178,14 +138,16 @@ def test_every_number_of_a_plot_is_in_its_table_and_its_tool_tips():
 
 
 def test_a_missing_bar_or_cell_says_so():
-    assert visible_text(reproduction_page([figure_9()])).count("not measured") == 2, "a bar, and a claim"
+    assert visible_text(section_of(reproduction_page([figure_9()]), "figure-9")).count("not measured") == 2, (
+        "bar and claim"
+    )
     assert "– not measured" in visible_text(reproduction_page([figure_11()]))
 
 
 def test_runs_configurations_and_samples_are_shown():
     text = visible_text(section_of(reproduction_page([figure_1()]), "figure-1"))
     assert "12 runs, 3 seeds; 35.1 million tokens each, 422 million in all." in text
-    assert "sgtm-seed-2 2 8,343,040 1,072 35,127,296 9.104 2.443" in text
+    assert "sgtm-seed-2 2 8,343,040 1,072 35,127,296 9.10 2.44" in text
     assert "train.learning_rate 0.005 0.003 0.003 0.003" in text
     assert "The same for all train.steps 1072 train.seeds [0, 1, 2]" in text
     assert "English opening SGTM, full The cell membrane is a thin layer" in text
@@ -331,38 +293,6 @@ def test_marks_stand_out_from_the_card_in_both_modes(name):
         assert (high + 0.05) / (low + 0.05) >= 3
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (3.94, "3.94"),
-        (-0.01234, "−0.01234"),
-        (1234.5, "1,234"),
-        (3.2e-7, "3.2 × 10⁻⁷"),
-        (1e19, "10¹⁹"),
-        (60, "60"),
-    ],
-)
-def test_numbers_have_sensible_digits(value, text):
-    assert number(value) == text
-
-
-def test_an_interval_decides_how_many_digits_are_shown():
-    assert estimate(Estimate(3.94217, 3.9, 3.98)) == "3.942 [3.900, 3.980]"
-    assert estimate(Estimate(0.5712, 0.49, 0.65)) == "0.57 [0.49, 0.65]"
-    assert estimate(Estimate(350, 325, None), "steps") == "350\u00a0steps [325, …]"
-    assert unbroken("0.57, or 57 % [0.49, 0.65]") == "0.57, or 57 % [0.49,\u00a00.65]"
-    assert count(35_127_296) == "35.1 million"
-
-
-def test_ticks_are_round_and_inside():
-    assert linear_ticks(2.27, 3.51) == pytest.approx([2.5, 2.75, 3.0, 3.25, 3.5])
-    assert tick_labels(linear_ticks(0, 1)) == ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]
-    assert tick_labels(log_ticks(1e16, 2e19), log=True) == ["10¹⁶", "10¹⁷", "10¹⁸", "10¹⁹"]
-    assert tick_labels(log_ticks(0.5, 2e6), log=True) == ["1", "10", "100", "1k", "10k", "100k", "1M"]
-    assert log_ticks(2, 30) == [3, 10, 30]
-
-
 def alone() -> FigureResults:
     """A single panel, which is narrow, with names that are not."""
     figure = figure_1()
@@ -396,14 +326,6 @@ def test_equal_figures_give_equal_files(tmp_path, suffix):
     first = (tmp_path / f"first{suffix}").read_bytes()
     assert first == (tmp_path / f"second{suffix}").read_bytes()
     assert b"Date" not in first
-
-
-def test_texts_in_a_picture_do_not_cover_each_other_and_names_of_levels_stay():
-    points = [Point(Estimate(1.0 + x / 100), Estimate(0.74 + x / 1000), f"weight {x}") for x in range(3)]
-    far = Point(Estimate(0.2), Estimate(0.1), "far")
-    plot = Plot("a", "x", "y", [Series("sgtm", "SGTM", [far, *points])], levels={"least that counts": 0.75})
-    (axes,) = paper_figure(dataclasses.replace(alone(), panels=[plot])).axes
-    assert [text.get_text() for text in axes.texts if text.get_visible()] == ["far", "least that counts 0.75"]
 
 
 def test_a_picture_carries_the_stamp_and_an_unknown_suffix_is_refused(tmp_path):

@@ -10,22 +10,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from textwrap import wrap
 from typing import Any
 
 from excise.evals.figure import Bars, Estimate, Heat, Panel, Plot, Point, Series, Split, Table
 from excise.report.html import join
-from excise.report.numbers import estimate, linear_ticks, log_ticks, number, tick_labels
+from excise.report.numbers import decimals_of, estimate, number
+from excise.report.placement import Axis, Frame, Text, drawable, ends, is_banded, limits_of, place_texts
 from excise.report.style import colour_of
 from excise.report.tables import heat_table, html_row, html_table, plain_table, split_table
 
-WIDTH, HEIGHT = 420.0, 300.0
-"""Of a chart in its own units, which are pixels at the width of a phone."""
-CHARACTER, LINE = 7.2, 15.0
-"""Room for a letter, and for a line of text."""
+
+@dataclass(frozen=True)
+class Sheet:
+    """The size of a chart and the room for a letter and for a line of text, in units of its own."""
+
+    width: float
+    height: float
+    letter: float
+    line: float
+
+
+HALF, WHOLE = Sheet(420.0, 300.0, 7.2, 15.0), Sheet(540.0, 340.0, 8.4, 17.5)
+"""For half of the width of a figure, and for all of it; letters are large enough for both on a phone."""
 MOST_POINTS = 60
 """Of a line without markers that have a tool tip and a row in the table."""
-MOST_LABELS = 12
-"""Texts beside the points of a plot."""
 BAR, BAR_GAP, GROUP_GAP = 13.0, 4.0, 12.0
 MARKERS = {
     "o": '<circle r="4"/>',
@@ -61,10 +70,13 @@ class Entry:
     marker: str
     variant: int
     """0 for the first label of a method; the others of the same colour are dashed and hollow."""
+    dashed: bool = False
+    """Whatever the variant."""
 
     @property
     def attributes(self) -> str:
-        return f'class="s s{self.index} v{self.variant % 4}" style="--c: var({colour_of(self.method)})"'
+        dashed = " dashed" if self.dashed else ""
+        return f'class="s s{self.index} v{self.variant % 4}{dashed}" style="--c: var({colour_of(self.method)})"'
 
 
 Legend = Mapping[tuple[str, str], Entry]
@@ -73,25 +85,26 @@ Legend = Mapping[tuple[str, str], Entry]
 
 def legend_of(panels: Sequence[Panel], markers: Mapping[str, str]) -> dict[tuple[str, str], Entry]:
     """The series of all panels of a figure, each once; a marker that is drawn nowhere is not in the legend either."""
-    keys = [key for panel in panels for key in _keys(panel)]
-    marked = {key[:2] for key in keys if key[2]}
+    series = [one for panel in panels for one in _series_in(panel)]
+    marked = {(one.method, one.label) for one in series if one.markers}
     found: dict[tuple[str, str], Entry] = {}
-    for method, label, _ in keys:
-        variant = sum(other == method for other, _ in found)
-        marker = markers[method] if (method, label) in marked else ""
-        found.setdefault((method, label), Entry(len(found), method, label, marker, variant))
+    for one in series:
+        key = one.method, one.label
+        variant = sum((other.method, other.dashed) == (one.method, one.dashed) for other in found.values())
+        marker = markers[one.method] if key in marked else ""
+        found.setdefault(key, Entry(len(found), *key, marker, variant, one.dashed))
     return found
 
 
-def _keys(panel: Panel) -> list[tuple[str, str, bool]]:
-    """Method, label and whether it has markers, of each series."""
+def _series_in(panel: Panel) -> Sequence[Series]:
+    """Those of a plot; bars count as series without points."""
     if isinstance(panel, Plot):
-        return [(series.method, series.label, series.markers) for series in panel.series]
-    return [(*key, True) for key in panel.labels.items()] if isinstance(panel, Bars) else []
+        return panel.series
+    return [Series(method, label, ()) for method, label in panel.labels.items()] if isinstance(panel, Bars) else []
 
 
 def methods_in(panels: Iterable[Panel]) -> set[str]:
-    return {method for panel in panels for method, _, _ in _keys(panel)}
+    return {series.method for panel in panels for series in _series_in(panel)}
 
 
 def draw_legend(legend: Legend) -> str:
@@ -102,97 +115,89 @@ def draw_legend(legend: Legend) -> str:
 
 
 def _key(entry: Entry) -> str:
-    mark = f'<path class="line" d="M2 8H32"/><use href="#{NAMES[entry.marker]}" x="17" y="8"/>'
-    key = f'<svg class="key" viewBox="0 0 34 16" aria-hidden="true"><g {entry.attributes}>{mark}</g></svg>'
+    mark = f'<path class="line" d="M2 8H42"/><use href="#{NAMES[entry.marker]}" x="22" y="8"/>'
+    key = f'<svg class="key" viewBox="0 0 44 16" aria-hidden="true"><g {entry.attributes}>{mark}</g></svg>'
     box = f'<input type="checkbox" class="k{entry.index}" checked autocomplete="off">'
     return f"<label>{box}{key}<span>{escape(entry.label)}</span></label>"
 
 
-NARROW = '<div class="panel">'
-"""How a panel begins that takes half of a row."""
+def rows_of(panels: Sequence[Panel]) -> list[list[Panel]]:
+    """Two panels in a row; tables have one to themselves."""
+    rows: list[list[Panel]] = []
+    for panel in panels:
+        if rows and len(rows[-1]) == 1 and not _is_wide(panel) and not _is_wide(rows[-1][0]):
+            rows[-1].append(panel)
+        else:
+            rows.append([panel])
+    return rows
 
 
-def draw_panel(panel: Panel, legend: Legend) -> str:
-    """A panel with its title; tables take the whole width of a figure."""
-    content = PANELS[panel.kind](panel, legend)
-    wide = isinstance(panel, Table | Split) or (isinstance(panel, Heat) and len(panel.columns) > 6)
+def _is_wide(panel: Panel) -> bool:
+    return isinstance(panel, Table | Split) or (isinstance(panel, Heat) and len(panel.columns) > 6)
+
+
+def draw_panels(panels: Sequence[Panel], legend: Legend) -> str:
+    """All panels of a figure, each with its title."""
+    return "".join(_panel(panel, legend, alone=len(row) == 1) for row in rows_of(panels) for panel in row)
+
+
+def _panel(panel: Panel, legend: Legend, alone: bool) -> str:
+    """A panel that has its row to itself takes all of it, save bars and narrow heats, which stand in its middle."""
+    if isinstance(panel, Plot):
+        kind, content = "wide", _plot(panel, legend, WHOLE if alone else HALF)
+    else:
+        kind, content = "wide" if _is_wide(panel) else "alone", OTHERS[panel.kind](panel, legend)
     title = f"<h3>{escape(panel.title)}</h3>\n" if panel.title else ""
-    start = '<div class="panel wide">' if wide else NARROW
-    return f"{start}\n{title}{content}</div>\n"
+    return f'<div class="{f"panel {kind}" if alone else "panel"}">\n{title}{content}</div>\n'
 
 
-@dataclass(frozen=True)
-class Axis:
-    """Numbers and where they lie."""
-
-    low: float
-    high: float
-    log: bool
-    start: float
-    end: float
-
-    def at(self, value: float) -> float:
-        low, high, here = (math.log(v) if self.log else v for v in (self.low, self.high, max(value, self.least)))
-        return self.start + (self.end - self.start) * (here - low) / (high - low)
-
-    @property
-    def least(self) -> float:
-        return self.low if self.log else -math.inf
-
-    @property
-    def ticks(self) -> list[tuple[float, str]]:
-        ticks = log_ticks(self.low, self.high) if self.log else linear_ticks(self.low, self.high)
-        return [(self.at(tick), label) for tick, label in zip(ticks, tick_labels(ticks, self.log), strict=True)]
-
-
-def limits(values: Iterable[float], log: bool, margin: float = 0.06) -> tuple[float, float]:
-    """The ends of an axis with some room beyond the values."""
-    drawn = [math.log(value) if log else value for value in values if value > 0 or not log] or [0.0]
-    low, high = min(drawn), max(drawn)
-    room = (high - low) * margin or abs(high) * 0.1 or 1.0
-    return (math.exp(low - room), math.exp(high + room)) if log else (low - room, high + room)
-
-
-def ends(of: Estimate) -> list[float]:
-    return [of.value, *(end for end in (of.low, of.high) if end is not None)]
-
-
-def drawable(panel: Plot, point: Point) -> bool:
-    return (point.x.value > 0 or not panel.x_log) and (point.y.value > 0 or not panel.y_log)
-
-
-def limits_of(panel: Plot) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The ends of both axes of a plot, with room for intervals and levels."""
-    points = [point for series in panel.series for point in series.points if drawable(panel, point)]
-    heights = [*(value for point in points for value in ends(point.y)), *panel.levels.values()]
-    widths = [value for point in points for value in ends(point.x)]
-    return limits(widths, panel.x_log), limits(heights, panel.y_log)
-
-
-def _plot(panel: Plot, legend: Legend) -> str:
-    x_limits, y_limits = limits_of(panel)
-    y = Axis(*y_limits, panel.y_log, HEIGHT - 22, 8)
-    left = 10 + CHARACTER * max((len(label) for _, label in y.ticks), default=0)
-    x = Axis(*x_limits, panel.x_log, left, WIDTH - 8)
-    drawn = "".join(_series(panel, series, legend[series.method, series.label], x, y) for series in panel.series)
-    taken = _ink(panel, x, y)
-    inside = _grid(x, y) + drawn + _levels(panel.levels, x, y, taken) + _point_labels(panel, legend, x, y, taken)
+def _plot(panel: Plot, legend: Legend, sheet: Sheet) -> str:
+    frame = _frame(panel, sheet)
+    texts = place_texts(panel, frame)
+    names = _levels(panel, frame) + "".join(_text(text) for text in texts if text.series is None)
+    drawn = [_series(panel, series, legend[series.method, series.label], frame) for series in panel.series]
+    drawn += [_text(text, legend[text.series.method, text.series.label].index) for text in texts if text.series]
     missing = sum(not drawable(panel, point) for series in panel.series for point in series.points)
     note = f'<p class="quiet">{missing} points at or below 0 cannot be drawn on this axis.</p>\n' if missing else ""
+    inside = f'{_grid(frame, sheet)}<g class="levels">{names}</g>\n{"".join(drawn)}'
     return (
         f'<p class="axis">↑ {escape(panel.y_label)}</p>\n'
-        + _svg(inside, HEIGHT, _plot_in_words(panel), panel.x_label, panel.y_label)
+        + _svg(inside, sheet.width, sheet.height, _plot_in_words(panel), panel.x_label, panel.y_label)
         + f'<p class="axis right">{escape(panel.x_label)} →</p>\n{note}'
         + _numbers(_plot_table(panel))
     )
 
 
-def _svg(inside: str, height: float, words: str, x_label: str = "", y_label: str = "") -> str:
+def _frame(panel: Plot, sheet: Sheet) -> Frame:
+    """Axes with room for what stands at their ticks."""
+    x_limits, y_limits = limits_of(panel)
+    longest = max((len(label) for _, label in Axis(*y_limits, panel.y_log, 1, 0).ticks), default=0)
+    x = Axis(*x_limits, panel.x_log, 10 + sheet.letter * longest, sheet.width - 8, panel.x_ticks)
+    lines = max((len(lines) for _, lines in _tick_lines(x, sheet)), default=1)
+    y = Axis(*y_limits, panel.y_log, sheet.height - 7 - sheet.line * lines, sheet.line / 2)
+    return Frame(x, y, sheet.letter, sheet.line)
+
+
+def _tick_lines(x: Axis, sheet: Sheet) -> list[tuple[float, list[str]]]:
+    """The places of ticks and what stands there, names in as many lines as it takes to keep them apart."""
+    ticks = [(x.at(value), label) for value, label in x.ticks]
+    if not x.named:
+        return [(at, [label]) for at, label in _apart(ticks, sheet)]
+    places = sorted(at for at, _ in ticks)
+    room = min([2 * places[0], 2 * (sheet.width - places[-1]), *(b - a for a, b in pairwise(places))])
+    return [(at, wrap(label, max(1, int(room / sheet.letter)), break_long_words=False)) for at, label in ticks]
+
+
+def _text(text: Text, index: int | None = None) -> str:
+    kind = {"left": "", "center": " middle", "right": " end"}[text.side] + ("" if index is None else f" s{index}")
+    x, y = text.place
+    return f'<text class="halo{kind}" x="{x:.1f}" y="{y:.1f}" dy=".35em">{escape(text.words)}</text>'
+
+
+def _svg(inside: str, width: float, height: float, words: str, x_label: str = "", y_label: str = "") -> str:
     labels = f'data-x="{escape(_short(x_label))}" data-y="{escape(_short(y_label))}"'
-    start = (
-        f'<div class="chart"><svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(words)}" {labels}>'
-    )
-    return f"{start}\n{inside}</svg></div>\n"
+    start = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(words)}" {labels}>'
+    return f'<div class="chart">{start}\n{inside}</svg></div>\n'
 
 
 def _short(label: str) -> str:
@@ -202,121 +207,80 @@ def _short(label: str) -> str:
 
 def _plot_in_words(panel: Plot) -> str:
     def in_words(series: Series) -> str:
-        ends = [f"{number(p.x.value)}, {number(p.y.value)}" for p in series.points[:: max(1, len(series.points) - 1)]]
-        return f"{series.label} from {' to '.join(ends[:2])}"
+        ends = series.points[:: max(1, len(series.points) - 1)][:2]
+        bare = [Point(Estimate(end.x.value), Estimate(end.y.value)) for end in ends]
+        return f"{series.label} from {' to '.join(map(', '.join, _columns(panel, bare)))}"
 
     lines = "; ".join(in_words(series) for series in panel.series if series.points)
     return f"{panel.title}. {panel.y_label} over {panel.x_label}: {lines}."
 
 
-def _grid(x: Axis, y: Axis) -> str:
+def _grid(frame: Frame, sheet: Sheet) -> str:
+    x, y = frame.x, frame.y
     rows = "".join(
-        f'<path class="grid" d="M{x.start:.0f} {at:.1f}H{x.end:.0f}"/><text x="{x.start - 6:.0f}" y="{at + 4:.1f}" class="end">{label}</text>'
-        for at, label in y.ticks
+        f'<path class="grid" d="M{x.start:.0f} {y.at(tick):.1f}H{x.end:.0f}"/>'
+        f'<text x="{x.start - 6:.0f}" y="{y.at(tick):.1f}" dy=".35em" class="end">{label}</text>'
+        for tick, label in y.ticks
     )
     columns = "".join(
-        f'<path class="tick" d="M{at:.1f} {y.start:.0f}v4"/><text x="{at:.1f}" y="{y.start + 17:.0f}" class="middle">{label}</text>'
-        for at, label in _apart(x.ticks)
+        f'<path class="tick" d="M{at:.1f} {y.start:.0f}v4"/>'
+        f'<text y="{y.start + 4 + sheet.line / 2:.0f}" class="middle">{_spans(lines, at)}</text>'
+        for at, lines in _tick_lines(x, sheet)
     )
     return f'<g class="axes">{rows}{columns}<path class="base" d="M{x.start:.0f} {y.start:.0f}H{x.end:.0f}"/></g>\n'
 
 
-def _apart(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+def _spans(lines: Sequence[str], at: float) -> str:
+    """Lines of text under one another, the first around its middle."""
+    downs = (".35em", *("1.2em" for _ in lines[1:]))
+    return " ".join(
+        f'<tspan x="{at:.1f}" dy="{down}">{escape(line)}</tspan>' for line, down in zip(lines, downs, strict=True)
+    )
+
+
+def _apart(ticks: Sequence[tuple[float, str]], sheet: Sheet) -> list[tuple[float, str]]:
     """The ticks whose labels fit between their neighbours and the edge."""
     kept: list[tuple[float, str]] = []
     for at, label in ticks:
-        half = CHARACTER * len(label) / 2
-        if at + half <= WIDTH and (not kept or at - half > kept[-1][0] + CHARACTER * len(kept[-1][1]) / 2 + 6):
+        half = sheet.letter * len(label) / 2
+        if at + half <= sheet.width and (not kept or at - half > kept[-1][0] + sheet.letter * len(kept[-1][1]) / 2 + 6):
             kept.append((at, label))
     return kept
 
 
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom."""
+def _levels(panel: Plot, frame: Frame) -> str:
+    x, y = frame.x, frame.y
+    rows = (f"M{x.start:.0f} {y.at(level):.1f}H{x.end:.0f}" for level in panel.levels.values())
+    columns = (f"M{x.at(level):.1f} {y.start:.0f}V{y.end:.0f}" for level in panel.x_levels.values())
+    return "".join(f'<path class="level" d="{way}"/>' for way in (*rows, *columns))
 
 
-def _ink(panel: Plot, x: Axis, y: Axis) -> list[Box]:
-    """Where markers and lines are, so that no text covers them."""
-    taken = []
-    for series in panel.series:
-        places = [(x.at(p.x.value), y.at(p.y.value)) for p in series.points if drawable(panel, p)]
-        taken += [(a - 5, b - 5, a + 5, b + 5) for a, b in (_between(places) if series.line else places)]
-    return taken
-
-
-def _between(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Places along the line through these, no more than a marker apart."""
-    found = list(places)
-    for (a, b), (c, d) in pairwise(places):
-        n = int(max(abs(c - a), abs(d - b)) / 8)
-        found += [(a + (c - a) * i / (n + 1), b + (d - b) * i / (n + 1)) for i in range(1, n + 1)]
-    return found
-
-
-def _covered(box: Box, taken: Iterable[Box], x: Axis, y: Axis) -> int:
-    """How much a text in this box would cover; anything outside the axes counts for much."""
-    outside = box[0] < x.start or box[2] > WIDTH or box[1] < y.end - 8 or box[3] > y.start
-    return 1000 * outside + sum(
-        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
-    )
-
-
-def _levels(levels: Mapping[str, float], x: Axis, y: Axis, taken: list[Box]) -> str:
-    """Dashed lines with their names beside them, where these cover least."""
-    drawn = "".join(f'<path class="level" d="M{x.start:.0f} {y.at(v):.1f}H{x.end:.0f}"/>' for v in levels.values())
-    names: list[Box] = []
-    for name, level in levels.items():
-        words = f"{name} {number(level)}"
-        wide, at = CHARACTER * len(words), y.at(level)
-        lefts = [x.end - wide, x.start + 4, *(x.start + 4 + (x.end - x.start - wide) * i / 6 for i in range(1, 6))]
-        tops = [at - LINE - 1, at + 2, at - 2 * LINE, at + LINE]
-        boxes = [(left, top, left + wide, top + LINE) for top in tops for left in lefts]
-        box = min(boxes, key=lambda box: _covered(box, [*taken, *50 * names], x, y))
-        names.append(box)
-        anchor = f'class="halo end" x="{box[2]:.1f}"' if box[0] == lefts[0] else f'class="halo" x="{box[0]:.1f}"'
-        drawn += f'<text {anchor} y="{box[1] + 11:.1f}">{escape(words)}</text>'
-    taken += names
-    return f'<g class="levels">{drawn}</g>\n' if drawn else ""
-
-
-def _point_labels(panel: Plot, legend: Legend, x: Axis, y: Axis, taken: list[Box]) -> str:
-    """Short texts beside their points, where they are few and cover nothing; the others are in the tool tips."""
-    asked = [(s, p) for s in panel.series if s.markers for p in reversed(s.points) if p.text and drawable(panel, p)]
-    drawn = ""
-    for series, point in asked if len(asked) <= MOST_LABELS else ():
-        a, b, wide = x.at(point.x.value), y.at(point.y.value), CHARACTER * len(point.text)
-        lefts = {a + 8: (-8, -18, 4), a - 8 - wide: (-8, -18, 4), a - wide / 2: (-23, 9)}
-        boxes = [(left, b + down, left + wide, b + down + 14) for left, downs in lefts.items() for down in downs]
-        box = min(boxes, key=lambda box: _covered(box, taken, x, y))
-        if not _covered(box, taken, x, y):
-            taken.append(box)
-            index = legend[series.method, series.label].index
-            drawn += f'<text class="halo s{index}" x="{box[0]:.1f}" y="{box[1] + 11:.1f}">{escape(point.text)}</text>'
-    return drawn
-
-
-def is_banded(series: Series, points: Sequence[Point]) -> bool:
-    """Whether intervals are a band: they are where a line has one everywhere, and whiskers elsewhere."""
-    return series.line and len(points) > 2 and all(p.y.low is not None and p.y.high is not None for p in points)
-
-
-def _series(panel: Plot, series: Series, entry: Entry, x: Axis, y: Axis) -> str:
+def _series(panel: Plot, series: Series, entry: Entry, frame: Frame) -> str:
+    x, y = frame.x, frame.y
     points = [point for point in series.points if drawable(panel, point)]
     if not points:
         return ""
-    banded = is_banded(series, points)
-    whiskers = _whiskers([Point(p.x, Estimate(p.y.value)) if banded else p for p in points], x, y)
-    intervals = (_band(points, x, y) if banded else "") + whiskers
     line = f'<path class="line" d="M{_way([(p.x.value, p.y.value) for p in points], x, y)}"/>' if series.line else ""
     shown = points if series.markers else points[:: math.ceil(len(points) / MOST_POINTS)]
     marks = [entry.marker if series.markers else "" for _ in shown]
     marks[-1] = "*" if series.star else marks[-1]
-    uses = "".join(_use(mark, x.at(p.x.value), y.at(p.y.value), _tip(p)) for mark, p in zip(marks, shown, strict=True))
+    uses = "".join(
+        _use(mark, x.at(p.x.value), y.at(p.y.value), (" ".join(p.text.split()), *values))
+        for mark, p, values in zip(marks, shown, _columns(panel, shown), strict=True)
+    )
+    intervals = _intervals(points, is_banded(series, points), frame)
     return f'<g {entry.attributes} data-l="{escape(series.label)}">{intervals}{line}{uses}</g>\n'
 
 
-def _tip(point: Point) -> tuple[str, str, str]:
-    return " ".join(point.text.split()), estimate(point.x), estimate(point.y)
+def _columns(panel: Plot, points: Sequence[Point]) -> list[tuple[str, str]]:
+    """Both numbers of points, with as many decimals in all of a plot; a named tick stands in the place of its number."""
+    every = [point for series in panel.series for point in series.points]
+    x_decimals = None if panel.x_log else decimals_of(point.x.value for point in every)
+    y_decimals = None if panel.y_log else decimals_of(point.y.value for point in every)
+    names = {value: name for name, value in panel.x_ticks.items()}
+    return [
+        (names.get(p.x.value) or estimate(p.x, decimals=x_decimals), estimate(p.y, decimals=y_decimals)) for p in points
+    ]
 
 
 def _use(marker: str, x: float, y: float, tip: Sequence[str]) -> str:
@@ -325,6 +289,17 @@ def _use(marker: str, x: float, y: float, tip: Sequence[str]) -> str:
 
 def _way(places: Iterable[tuple[float, float]], x: Axis, y: Axis) -> str:
     return "L".join(f"{x.at(a):.1f} {y.at(b):.1f}" for a, b in places)
+
+
+def _intervals(points: Sequence[Point], banded: bool, frame: Frame) -> str:
+    """A band or whiskers; a drawing within the drawing cuts off what is beyond the axes."""
+    x, y = frame.x, frame.y
+    bare = [Point(p.x, Estimate(p.y.value)) if banded else p for p in points]
+    drawn = (_band(points, x, y) if banded else "") + _whiskers(bare, x, y)
+    box = f"{x.start:.1f} {y.end:.1f} {x.end - x.start:.1f} {y.start - y.end:.1f}"
+    left, top, width, height = box.split()
+    place = f'x="{left}" y="{top}" width="{width}" height="{height}" viewBox="{box}"'
+    return f"<svg {place}>{drawn}</svg>" if drawn else ""
 
 
 def _band(points: Sequence[Point], x: Axis, y: Axis) -> str:
@@ -349,15 +324,15 @@ def _bars(panel: Bars, legend: Legend) -> str:
     found = [value for bars in panel.bars.values() for one in bars if one for value in ends(one)]
     low, high = min([0.0, *found]), max([0.0, *found])
     room = ((high - low) or 1.0) * 0.13
-    x = Axis(low - (room if low < 0 else 0), high + room, False, 22, WIDTH - 8)
+    x = Axis(low - (room if low < 0 else 0), high + room, False, 22, HALF.width - 8)
     drawn, top = _groups(panel, legend, x)
     axis = f'<path class="base" d="M{x.at(0):.1f} 4V{top:.0f}"/>' + "".join(
         f'<path class="grid" d="M{at:.1f} 4V{top:.0f}"/><text class="middle" x="{at:.1f}" y="{top + 14:.0f}">{label}</text>'
-        for at, label in _apart(x.ticks)
+        for at, label in _apart([(x.at(tick), label) for tick, label in x.ticks], HALF)
     )
     words = f"{panel.title}. {panel.y_label}: " + "; ".join(_bars_in_words(panel))
     return (
-        _svg(f'<g class="axes">{axis}</g>{drawn}', top + 20, words, "", panel.y_label)
+        _svg(f'<g class="axes">{axis}</g>{drawn}', HALF.width, top + 20, words, "", panel.y_label)
         + f'<p class="axis right">{escape(panel.y_label)} →</p>\n'
         + _numbers(_bars_table(panel))
     )
@@ -367,8 +342,8 @@ def _groups(panel: Bars, legend: Legend, x: Axis) -> tuple[str, float]:
     """All bars under the names of their groups, and how far down they reach."""
     top, drawn = 6.0, ""
     for i, group in enumerate(panel.groups):
-        for line in _lines(group):
-            top += LINE
+        for line in wrap(group, int(HALF.width / HALF.letter / 1.1)):
+            top += HALF.line
             drawn += f'<text class="group halo" x="0" y="{top:.0f}">{escape(line)}</text>'
         top += 7
         for method, label in panel.labels.items():
@@ -393,15 +368,6 @@ def _bar(of: Estimate | None, entry: Entry, group: str, x: Axis, top: float) -> 
     return f'<g {entry.attributes} data-l="{escape(entry.label)}">{inside}</g>\n'
 
 
-def _lines(text: str) -> list[str]:
-    """A text in lines that fit the width of a chart."""
-    lines = [""]
-    for word in text.split():
-        joined = f"{lines[-1]} {word}".strip()
-        lines = [*lines[:-1], joined] if len(joined) * CHARACTER * 1.1 <= WIDTH else [*lines, word]
-    return lines
-
-
 def _bars_in_words(panel: Bars) -> list[str]:
     return [
         f"{label}, {group}: {number(of.value) if of else 'not measured'}"
@@ -420,29 +386,29 @@ def _plot_table(panel: Plot) -> str:
     for series in panel.series:
         thin = 1 if series.markers else math.ceil(len(series.points) / MOST_POINTS)
         name = escape(series.label) + (f" (1 point of {thin})" if thin > 1 else "")
-        for point in series.points[::thin]:
-            cells = [estimate(point.x), estimate(point.y)]
-            rows.append(html_row(name, [escape(point.text), *cells] if texts else cells))
+        shown = series.points[::thin]
+        for point, values in zip(shown, _columns(panel, shown), strict=True):
+            rows.append(html_row(name, map(escape, [point.text, *values] if texts else values)))
     head = ["Series", *(["Point"] if texts else []), panel.x_label, panel.y_label]
     return html_table(head, rows, f"Numbers of {panel.title}")
 
 
 def _bars_table(panel: Bars) -> str:
-    def row(i: int, group: str) -> str:
-        found = [panel.bars[method][i] for method in panel.labels]
-        return html_row(escape(group), [estimate(of) if of else "–" for of in found])
-
-    rows = (row(i, group) for i, group in enumerate(panel.groups))
+    columns = []
+    for method in panel.labels:
+        decimals = decimals_of(of.value for of in panel.bars[method] if of)
+        columns.append([estimate(of, decimals=decimals) if of else "–" for of in panel.bars[method]])
+    rows = (html_row(escape(group), cells) for group, *cells in zip(panel.groups, *columns, strict=True))
     return html_table(["", *panel.labels.values()], rows, f"Numbers of {panel.title}")
 
 
-PANELS: Mapping[str, Callable[[Any, Legend], str]] = {
-    "plot": _plot,
+OTHERS: Mapping[str, Callable[[Any, Legend], str]] = {
     "bars": _bars,
     "heat": lambda panel, _: heat_table(panel),
     "table": lambda panel, _: plain_table(panel),
     "split": lambda panel, _: split_table(panel),
 }
+"""How panels are drawn that are no plots."""
 
 SCRIPT = """<script>
 for (const chart of document.querySelectorAll(".chart")) {

@@ -13,16 +13,17 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Bbox
 
 from excise.evals.figure import Bars, Estimate, FigureResults, Heat, Panel, Plot, Point, Series, Split, Table
 from excise.files import write_whole
-from excise.report.charts import Entry, Legend, drawable, ends, is_banded, legend_of, limits_of, methods_in
-from excise.report.numbers import decimals_of, estimate, log_ticks, number, tick_labels
+from excise.report.charts import Entry, Legend, legend_of, methods_in, rows_of
+from excise.report.numbers import decimals_of, estimate, number
+from excise.report.placement import Axis, Frame, drawable, ends, is_banded, limits_of, place_texts
 from excise.report.plots import DOTS_PER_INCH, GRID, INK, MUTED, NO_METADATA, PAPER, STYLE
 from excise.report.style import Look, looks_of
-from excise.report.tables import kinds_of
+from excise.report.tables import cells_of, kinds_of
 
 COLUMN, MARGIN = 4.6, 0.5
 """Width of a panel, and height of the title and of a line of the legend, in inches."""
@@ -34,6 +35,8 @@ HATCHES = ("", "////", "", "\\\\\\\\", "", "....")
 DIVERGING = LinearSegmentedColormap.from_list("about zero", ("#e2995c", PAPER, "#66a9d1"))
 STAMP = "PIPELINE CHECK ONLY"
 HALO = [withStroke(linewidth=3, foreground=PAPER)]
+LETTER, LINE = 5.0, 10.5
+"""Room for a letter, and for a line of text, in points."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def paper_figure(results: FigureResults, looks: Mapping[str, Look] | None = None
     """All panels of a figure, two in a row, under one legend."""
     looks = looks or looks_of(methods_in(results.panels))
     drawing = Drawing(legend_of(results.panels, {method: look.marker for method, look in looks.items()}), looks)
-    rows = _rows(results.panels)
+    rows = rows_of(results.panels)
     heights = [max(map(_height, row)) for row in rows]
     lone_plot = [type(panel) for panel in results.panels] in ([Plot], [Heat])
     width = COLUMN * (1.35 if lone_plot else 2)
@@ -72,39 +75,28 @@ def paper_figure(results: FigureResults, looks: Mapping[str, Look] | None = None
         figure = Figure(figsize=(width, sum(heights) + top), facecolor=PAPER, layout="constrained")
         head, *bodies = figure.subfigures(len(rows) + 1, 1, height_ratios=[top, *heights], squeeze=False)[:, 0]
         _head(head, results, drawing, lines, top)
-        plots: list[Axes] = []
+        plots: list[tuple[Axes, Plot]] = []
         for body, row in zip(bodies, rows, strict=True):
             for axes, panel in zip(body.subplots(1, len(row), squeeze=False)[0], row, strict=True):
                 DRAW[panel.kind](axes, panel, drawing)
                 axes.set_title(fill(panel.title, 58 if len(row) > 1 else 100), loc="left", fontsize=10.5, color=INK)
-                plots += [axes] if isinstance(panel, Plot) else []
+                plots += [(axes, panel)] if isinstance(panel, Plot) else []
         figure.draw_without_rendering()
-        for axes in plots:
-            _hide_covered(axes)
+        for axes, plot in plots:
+            _write_texts(axes, plot)
     return figure
 
 
-def _hide_covered(axes: Axes) -> None:
-    """Leave out texts that would cover others; the names of levels, which were written last, stay."""
-    kept: list[Bbox] = []
-    for text in reversed(axes.texts):
-        box = text.get_window_extent()
-        if any(box.overlaps(other) for other in kept):
-            text.set_visible(False)
-        else:
-            kept.append(box)
-
-
-def _rows(panels: Sequence[Panel]) -> list[list[Panel]]:
-    """Tables and splits have a row to themselves, the others share it in twos."""
-    rows: list[list[Panel]] = []
-    for panel in panels:
-        narrow = not isinstance(panel, Table | Split)
-        if narrow and rows and len(rows[-1]) == 1 and not isinstance(rows[-1][0], Table | Split):
-            rows[-1].append(panel)
-        else:
-            rows.append([panel])
-    return rows
+def _write_texts(axes: Axes, panel: Plot) -> None:
+    """What stands beside levels and points, once it is known how large the axes are."""
+    x_limits, y_limits = limits_of(panel)
+    width, height = (72 * size / axes.figure.dpi for size in axes.bbox.size)
+    x = Axis(*x_limits, panel.x_log, 0, width)
+    frame = Frame(x, Axis(*y_limits, panel.y_log, height, 0), LETTER, LINE)
+    style: dict[str, Any] = {"va": "center", "fontsize": 8.5, "color": MUTED, "path_effects": HALO, "zorder": 5}
+    for text in place_texts(panel, frame):
+        left, down = text.place
+        axes.annotate(text.words, (left, height - down), xycoords="axes points", ha=text.side, **style)
 
 
 def _height(panel: Panel) -> float:
@@ -141,6 +133,7 @@ def _head(
             "loc": "upper left",
             "bbox_to_anchor": (0.006, 1 - (0.4 + 0.24 * i) / top),
             "borderaxespad": 0,
+            "handlelength": 3,
         }
         legend = head.legend(
             handles=[_handle(entry, drawing) for entry in line], ncols=len(line), frameon=False, fontsize=9.5, **place
@@ -156,7 +149,8 @@ def _line_style(entry: Entry, drawing: Drawing) -> dict[str, Any]:
     colour, hollow = drawing.colour(entry), entry.variant % 2 == 1
     marks = {"marker": entry.marker or None, "markersize": 6, "markerfacecolor": PAPER if hollow else colour}
     edge = {"markeredgecolor": colour if hollow else PAPER, "markeredgewidth": 1.3 if hollow else 0.7}
-    return {"color": colour, "linestyle": DASHES[entry.variant % 4], "linewidth": 1.8, **marks, **edge}
+    dashes = DASHES[1 if entry.dashed else entry.variant % 4]
+    return {"color": colour, "linestyle": dashes, "linewidth": 1.8, **marks, **edge}
 
 
 def _plot(axes: Axes, panel: Plot, drawing: Drawing) -> None:
@@ -164,26 +158,17 @@ def _plot(axes: Axes, panel: Plot, drawing: Drawing) -> None:
         _draw_series(axes, panel, series, drawing.legend[series.method, series.label], drawing)
     _dress(axes, panel.x_label, panel.y_label)
     for name, log, span in zip("xy", (panel.x_log, panel.y_log), limits_of(panel), strict=True):
-        axis = getattr(axes, f"{name}axis")
-        if log:
-            getattr(axes, f"set_{name}scale")("log")
-            axis.set_major_locator(FixedLocator(log_ticks(*span)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: tick_labels([value], log=True)[0]))
-            axis.set_minor_formatter(NullFormatter())
+        named = panel.x_ticks if name == "x" else {}
+        ticks = Axis(*span, log, 0, 1, named).ticks
+        getattr(axes, f"set_{name}scale")("log" if log else "linear")
+        getattr(axes, f"{name}axis").set_minor_locator(NullLocator())
+        getattr(axes, f"set_{name}ticks")([at for at, _ in ticks], [fill(label, 14) for _, label in ticks])
         getattr(axes, f"set_{name}lim")(*span)
-    _draw_levels(axes, panel.levels)
-
-
-def _draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
-    """Dashed lines with their names above them, or below where the next line is close."""
-    ordered = sorted(levels.items(), key=lambda item: item[1])
-    heights = [float(axes.transData.transform((1, level))[1]) for _, level in ordered]
-    style: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
-    style |= {"fontsize": 8.5, "color": MUTED, "path_effects": HALO, "zorder": 5}
-    for i, (name, level) in enumerate(ordered):
-        close = i + 1 < len(heights) and heights[i + 1] - heights[i] < 0.05 * axes.bbox.height
-        axes.axhline(level, color=MUTED, linewidth=1, linestyle=(0, (5, 4)), zorder=1)
-        axes.annotate(f"{name} {number(level)}", (1, level), (0, -10 if close else 3), **style)
+    style: dict[str, Any] = {"color": MUTED, "linewidth": 1, "linestyle": (0, (5, 4)), "zorder": 1}
+    for level in panel.levels.values():
+        axes.axhline(level, **style)
+    for level in panel.x_levels.values():
+        axes.axvline(level, **style)
 
 
 def _draw_series(axes: Axes, panel: Plot, series: Series, entry: Entry, drawing: Drawing) -> None:
@@ -197,12 +182,6 @@ def _draw_series(axes: Axes, panel: Plot, series: Series, entry: Entry, drawing:
         star: dict[str, Any] = {"marker": "*", "markersize": 15, "linestyle": "none", "zorder": 4}
         axes.plot(x[-1:], y[-1:], label=f"{series.label}, end", **style | star)
     _draw_intervals(axes, series, points, drawing.colour(entry))
-    labelled = sum(bool(p.text) for s in panel.series if s.markers for p in s.points)
-    for point in points if series.markers and labelled <= 12 else ():
-        here = (point.x.value, point.y.value)
-        axes.annotate(
-            point.text, here, (5, 7), textcoords="offset points", fontsize=8.5, color=MUTED, path_effects=HALO
-        )
 
 
 def _draw_intervals(axes: Axes, series: Series, points: Sequence[Point], colour: str) -> None:
@@ -270,7 +249,7 @@ CHARACTERS = 125
 
 def _table(axes: Axes, panel: Table, drawing: Drawing) -> None:
     axes.set_axis_off()
-    cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in panel.rows]
+    cells = cells_of(panel)
     longest = [max(map(len, column)) + 2 for column in zip(panel.header, *cells, strict=True)]
     table = axes.table(
         cells,

@@ -12,21 +12,30 @@ LARGE, SMALL = 1e7, 1e-4
 N_TICKS = 5
 
 
-def number(value: float, decimals: int | None = None) -> str:
-    """A number with four significant digits at most, or with so many decimals."""
-    size = abs(value)
-    if size and not SMALL <= size < LARGE:
+def number(value: float, decimals: int | None = None, digits: int = 3) -> str:
+    """A number with so many decimals or, without these, so many significant digits at most; no digit of a whole number is
+    left out."""
+    if decimals is not None or not value:
+        return f"{round(value, decimals or 0) + 0.0:,.{decimals or 0}f}".replace("-", "−")
+    if _is_extreme(value):
         return scientific(value)
-    if decimals is not None or not size:
-        return f"{value:,.{decimals or 0}f}".replace("-", "−")
-    text = f"{value:,.{max(0, 3 - math.floor(math.log10(size)))}f}".replace("-", "−")
+    text = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}".replace("-", "−")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def decimals_of(values: Iterable[float]) -> int:
-    """Decimals that show three digits of the largest of several numbers."""
-    largest = max(map(abs, values), default=0.0)
-    return min(6, max(0, 2 - math.floor(math.log10(largest)))) if largest else 0
+def _is_extreme(*values: float) -> bool:
+    return not SMALL <= max(map(abs, values)) < LARGE
+
+
+def decimals_of(values: Iterable[float]) -> int | None:
+    """Decimals for all of several numbers: as few as show three digits of the largest; none where it takes a power of ten."""
+    found = [value for value in values if value]
+    if not found:
+        return 0
+    if _is_extreme(*found):
+        return None
+    most = max(0, 2 - math.floor(math.log10(max(map(abs, found)))))
+    return next(n for n in range(most + 1) if all(round(value, n) == round(value, most) for value in found))
 
 
 def scientific(value: float, digits: int = 3) -> str:
@@ -36,15 +45,16 @@ def scientific(value: float, digits: int = 3) -> str:
     return power if mantissa == "1" else f"{mantissa} × {power}"
 
 
-def estimate(of: Estimate, unit: str = "") -> str:
-    """A number with its interval, to the digits that the interval leaves."""
+def estimate(of: Estimate, unit: str = "", decimals: int | None = None, digits: int = 3) -> str:
+    """A number with its interval, to the digits that the interval leaves, or else to so many."""
     suffix = f"\u00a0{unit}" if unit else ""
-    if of.low is None and of.high is None:
-        return f"{number(of.value)}{suffix}"
-    width = max(abs(of.value - end) for end in (of.low, of.high) if end is not None)
-    decimals = min(6, max(0, -math.floor(math.log10(width / 5)))) if width else None
-    low, high = ("…" if end is None else number(end, decimals) for end in (of.low, of.high))
-    return f"{number(of.value, decimals)}{suffix} [{low}, {high}]"
+    ends = [end for end in (of.low, of.high) if end is not None]
+    if not ends:
+        return f"{number(of.value, decimals, digits)}{suffix}"
+    width = max(abs(of.value - end) for end in ends)
+    known = None if not width or _is_extreme(of.value, *ends) else min(6, max(0, -math.floor(math.log10(width / 5))))
+    low, high = ("…" if end is None else number(end, known) for end in (of.low, of.high))
+    return f"{number(of.value, known)}{suffix} [{low}, {high}]"
 
 
 def unbroken(text: str) -> str:

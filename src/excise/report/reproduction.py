@@ -1,39 +1,27 @@
-"""The report: the paper's claims as a checklist, then its figures and tables in their order, drawn from results alone."""
+"""The report: the verdict in numbers, then the paper's figures and tables in their order, each with its claims, from results alone."""
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from excise.evals.figure import FigureResults, PaperClaim, RunLine, Table, read_figure
 from excise.files import write_whole
-from excise.report.charts import (
-    NARROW,
-    SCRIPT,
-    SYMBOLS,
-    draw_legend,
-    draw_panel,
-    legend_of,
-    methods_in,
-)
+from excise.recipes.figures import FIGURES
+from excise.recipes.figures.planned import Figure
+from excise.report.charts import SCRIPT, SYMBOLS, draw_legend, draw_panels, legend_of, methods_in
+from excise.report.claims import STAMP, claims_of, counts, has_interval, tally
 from excise.report.html import definitions, document, join, sample
-from excise.report.numbers import count, estimate, number, unbroken
+from excise.report.numbers import count, number
 from excise.report.style import REPORT_SHEET, STYLE_SHEET, TOGGLES, WORDS, Look, colour_variables, looks_of
 from excise.report.tables import html_row, html_table
 
 BEYOND = "beyond"
 AFTER = {"table-1": 2.5}
 """Tables that stand among the figures of the paper; the others follow them."""
-VERDICTS = {
-    True: ("holds", "✓", "holds"),
-    False: ("fails", "✗", "does not hold"),
-    None: ("undecided", "?", "undecided"),
-}
-"""By what a claim's `holds` is: class, mark and words."""
-STAMP = "pipeline check only"
 SCALES = {
     "smoke": "tiny models on the embedded texts, minutes on two cores: a check that everything works, a tendency at best",
     "small": "models of up to 8 million parameters on real text: one GPU",
@@ -44,8 +32,10 @@ GLOSSARY = {
     "high on forget data means that it cannot use what it should not know. Whether that is gone for good, an attack says.",
     "Calibrated": "After ablation every model alike is given one number per token, how common it is, so that a "
     "domain's words do not count as unlikely altogether.",
-    "Intervals": "In square brackets, 95 %: over seeds where there are several, otherwise over test documents.",
+    "Intervals": "In square brackets, 95 %: over seeds where there are several, or over test documents. Some numbers have none, as "
+    "those of one seed that are no mean over documents; another seed could decide such a claim otherwise.",
     "Undecided": "Our interval holds both: that the claim is true and that it is not.",
+    "As built": "The claim is about what was built and not about what was found: it holds wherever the code is right.",
     "Pipeline check only": "The model without a filter ended above 0.7 of its first loss. It learned too little for the figure "
     "to say anything about the method; it only shows that the steps work. Its claims are not counted.",
 }
@@ -78,7 +68,7 @@ def in_order(figures: Iterable[FigureResults]) -> list[FigureResults]:
     return found
 
 
-def _place(figure: FigureResults) -> tuple[bool, float, str]:
+def _place(figure: FigureResults | Figure) -> tuple[bool, float, str]:
     parts = re.fullmatch(r"(figure|table)-(\d+)(.*)", figure.name)
     after_figures = 0 if parts and parts[1] == "figure" else 1000
     number = AFTER.get(figure.name, int(parts[2]) + after_figures) if parts else 2000
@@ -100,21 +90,23 @@ def reproduction_page(figures: Sequence[FigureResults]) -> str:
     if not figures:
         raise ValueError("there is no figure to report; reproduce one first: excise reproduce figure-3")
     looks = looks_in(figures)
-    sections = [_header(figures), _contents(figures), _checklist(figures)]
-    sections += [_figure(figure, looks) for figure in figures]
+    sections = [_header(figures), _contents(figures), *(_figure(figure, looks) for figure in figures)]
     style = "".join([STYLE_SHEET, REPORT_SHEET, WORDS, "\n", TOGGLES, "\n", colour_variables(looks)])
     return document(_title(figures), style, SYMBOLS + "".join([*sections, _reading(figures)]), SCRIPT)
 
 
 def _title(figures: Sequence[FigureResults]) -> str:
     """The verdict."""
-    counts = counts_of(figures)
+    of_paper, ours, checks = counts_of(figures), counts_of(figures, ours=True), _checks(figures)
     if not _claims_in(figures):
         return f"{_some(len(_distinct_runs(figures)), 'run')} compared"
-    if not sum(counts.values()):
-        ours = counts_of(figures, ours=True)
-        return _held(ours, "of our own") if any(ours.values()) else "A check of the pipeline, not of the paper"
-    return _held(counts, "of the paper")
+    if any(of_paper.values()):
+        return _held(of_paper, "of the paper")
+    if any(ours.values()):
+        return _held(ours, "of our own")
+    if len(checks) == len(_claims_in(figures)):
+        return f"{sum(checks)} of {_some(len(checks), 'check')} of the implementation pass"
+    return "A check of the pipeline, not of the paper"
 
 
 def _held(counts: Mapping[bool | None, int], whose: str) -> str:
@@ -151,55 +143,86 @@ def _distinct_runs(figures: Iterable[FigureResults]) -> list[RunLine]:
 
 
 def counts_of(figures: Iterable[FigureResults], *, ours: bool = False) -> dict[bool | None, int]:
-    """How many claims of the paper, or of our own, hold, do not, and are undecided."""
+    """How many findings of the paper, or of our own, hold, do not, and are undecided."""
+    return counts(_findings(figures, ours))
+
+
+def _findings(figures: Iterable[FigureResults], ours: bool) -> list[PaperClaim]:
+    """Claims that count: what only checks the code or the pipeline does not."""
     of_figures = _claims_in(figure for figure in figures if not figure.pipeline_check_only)
-    counted = [claim for claim in of_figures if claim.is_ours is ours]
-    return {holds: sum(claim.holds is holds for claim in counted) for holds in VERDICTS}
+    return [claim for claim in of_figures if claim.is_ours is ours and not claim.check]
+
+
+def _checks(figures: Iterable[FigureResults]) -> list[bool]:
+    """Whether each check of what was built passes."""
+    return [claim.holds is True for claim in _claims_in(figures) if claim.check]
 
 
 def _tallies(figures: Sequence[FigureResults]) -> list[str]:
-    counts, ours = counts_of(figures), counts_of(figures, ours=True)
+    of_paper, ours, checks = counts_of(figures), counts_of(figures, ours=True), _checks(figures)
     words = {
-        True: "holds" if counts[True] == 1 else "hold",
-        False: "does not hold" if counts[False] == 1 else "do not hold",
+        True: ("holds" if of_paper[True] == 1 else "hold") + _without_interval(figures, ours=False),
+        False: "does not hold" if of_paper[False] == 1 else "do not hold",
         None: "cannot be decided yet: our intervals allow both",
     }
-    tallies = [f"<li><b>{n}</b> {words[holds]}</li>" for holds, n in counts.items()] if any(counts.values()) else []
+    tallies = [f"<b>{n}</b> {words[holds]}" for holds, n in of_paper.items()] if any(of_paper.values()) else []
     if any(ours.values()):
         rest = f"{ours[False]} do not, {ours[None]} cannot be decided"
-        tallies.append(f"<li><b>{ours[True]}</b> of {sum(ours.values())} of our own hold, {rest}</li>")
-    checks = sum(figure.pipeline_check_only for figure in figures if figure.claims)
-    note = f"<li><b>{checks}</b> of {len(figures)} figures a {STAMP}: their claims are not counted</li>"
-    return [*tallies, note] if checks else tallies
+        without = _without_interval(figures, ours=True)
+        tallies.append(f"<b>{ours[True]}</b> of {sum(ours.values())} of our own hold{without}, {rest}")
+    if checks:
+        tallies.append(f"<b>{sum(checks)}</b> of {_some(len(checks), 'check')} of the implementation pass")
+    if stamped := sum(figure.pipeline_check_only for figure in figures if figure.claims):
+        tallies.append(f"<b>{stamped}</b> of {len(figures)} figures a {STAMP}: their claims are not counted")
+    return [f"<li>{tally}</li>" for tally in tallies]
+
+
+def _without_interval(figures: Iterable[FigureResults], ours: bool) -> str:
+    n = sum(claim.holds is True and not has_interval(claim) for claim in _findings(figures, ours))
+    return f", {n} of them on one seed or without an interval" if n else ""
 
 
 def _lead(figures: Sequence[FigureResults]) -> str:
     """What this page is."""
     scales = [f"<b>{scale}</b> ({words})" for scale, words in SCALES.items() if scale in {f.scale for f in figures}]
-    if not _claims_in(figures):
-        said = "What was measured of each run, with 95 % intervals over test documents."
-    else:
-        said = (
+    said = ["What was measured of each run, with 95 % intervals over test documents."]
+    if _claims_in(figures):
+        said = [
             "What the paper claims about its figures and tables, the number that it gives, and what our own runs found."
-        )
-    return f"{said} Scale: {', and '.join(scales)}." if scales else said
+        ]
+    said += [f"Scale: {', and '.join(scales)}."] if scales else []
+    if missing := _missing(figures):
+        said.append(f"{len(missing)} of the paper’s figures and tables are not measured at this scale.")
+    return " ".join(said)
 
 
 def _some(n: int, word: str) -> str:
     return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
+def _missing(figures: Sequence[FigureResults]) -> list[Figure]:
+    """What the paper has and a reproduction has not."""
+    drawn = {figure.name for figure in figures}
+    planned = FIGURES.values() if any(figure.scale for figure in figures) else ()
+    return [figure for figure in planned if figure.section != BEYOND and figure.name not in drawn]
+
+
 def _contents(figures: Sequence[FigureResults]) -> str:
-    if len(figures) < 2:
+    entries: list[FigureResults | Figure] = sorted([*figures, *_missing(figures)], key=_place)
+    if len(entries) < 2:
         return ""
-    entries = (
-        f'<li><span>{_name(figure)}</span><a href="#{_anchor(figure)}">{escape(figure.title)}</a></li>'
-        for figure in figures
-    )
-    return f'<nav class="contents" aria-label="Contents">\n<h2>Contents</h2>\n<ol>\n{join(entries)}</ol>\n</nav>\n'
+    return f'<nav class="contents" aria-label="Contents">\n<h2>Contents</h2>\n<ol>\n{join(map(_entry, entries))}</ol>\n</nav>\n'
 
 
-def _name(figure: FigureResults) -> str:
+def _entry(figure: FigureResults | Figure) -> str:
+    title = escape(figure.title)
+    if isinstance(figure, Figure):
+        return f"<li><span>{_name(figure)}</span><span>{title}<small>not measured at this scale</small></span></li>"
+    said = f"<small>{tally(figure)}</small>" if figure.claims else ""
+    return f'<li><span>{_name(figure)}</span><a href="#{_anchor(figure)}">{title}</a>{said}</li>'
+
+
+def _name(figure: FigureResults | Figure) -> str:
     """As the paper calls it: Figure 3."""
     words = figure.name.replace("-", " ").replace("_", " ")
     return (
@@ -215,56 +238,17 @@ def _anchor(figure: FigureResults) -> str:
     return escape(re.sub(r"[^\w-]", "-", figure.name))
 
 
-def _checklist(figures: Sequence[FigureResults]) -> str:
-    claimed = [figure for figure in figures if figure.claims]
-    if not claimed:
-        return ""
-    return f'<section id="claims">\n<h2>Claim by claim</h2>\n{"".join(map(_claims_of, claimed))}</section>\n'
-
-
-def _claims_of(figure: FigureResults) -> str:
-    lines = join(_claim(claim, figure.pipeline_check_only) for claim in figure.claims)
-    head = f'<a href="#{_anchor(figure)}">{_name(figure)}: {escape(figure.title)}</a>'
-    return f'<h3 class="group-of-claims">{head}</h3>\n<ul class="claims">\n{lines}</ul>\n'
-
-
-def _claim(claim: PaperClaim, check_only: bool) -> str:
-    kind, mark, words = VERDICTS[claim.holds]
-    ours = unbroken(estimate(claim.ours, claim.unit)) if claim.ours else "not measured"
-    why = f'<p class="quiet">{escape(unbroken(claim.why))}</p>' if claim.why else ""
-    sides = definitions({"Paper": escape(claim.paper), "Ours": f"<b>{escape(ours)}</b>"})
-    if check_only:
-        kind, words = "undecided", f"{words} ({STAMP})"
-    return (
-        f'<li class="{kind}"><span class="mark" aria-hidden="true">{mark}</span><div class="claim">{escape(claim.text)}{why}</div>'
-        f'<dl class="sides">{sides}</dl><span class="verdict">{words}</span></li>'
-    )
-
-
 def _figure(figure: FigureResults, looks: Mapping[str, Look]) -> str:
     legend = legend_of(figure.panels, {method: look.marker for method, look in looks.items()})
-    panels = [draw_panel(panel, legend) for panel in figure.panels]
     caption = f"<figcaption>{escape(figure.caption)}</figcaption>\n" if figure.caption else ""
     place = [_name(figure), *_section(figure), *([f"{figure.scale} scale"] if figure.scale else [])]
     return f"""<section id="{_anchor(figure)}">
 <p class="brand">{" · ".join(place)}</p>
 <h2>{escape(figure.title)}</h2>
 {_stamp(figure)}<figure class="figure" aria-label="{escape(figure.title)}">
-{draw_legend(legend)}{_arranged(panels, caption)}</figure>
-{_about(figure)}{_samples(figure.samples)}</section>
+{draw_legend(legend)}{draw_panels(figure.panels, legend)}{caption}</figure>
+{claims_of(figure)}{_about(figure)}{_samples(figure.samples)}</section>
 """
-
-
-def _arranged(panels: Sequence[str], caption: str) -> str:
-    """Two panels in a row. Beside a last one that is left over stands the caption; any other has the row to itself."""
-    placed: list[str] = []
-    left_over = False
-    for panel, following in zip_longest(panels, panels[1:], fillvalue=""):
-        left_over = panel.startswith(NARROW) and not left_over
-        if left_over and not following.startswith(NARROW) and (following or not caption):
-            panel, left_over = panel.replace(NARROW, NARROW.replace("panel", "panel alone"), 1), False
-        placed.append(panel)
-    return "".join(placed) + (caption.replace("<figcaption", '<figcaption class="beside"') if left_over else caption)
 
 
 def _section(figure: FigureResults) -> list[str]:
@@ -298,7 +282,7 @@ def _runs(runs: Sequence[RunLine]) -> str:
             [
                 str(run.seed),
                 *(f"{n:,}" for n in (run.parameters, run.steps, run.tokens)),
-                *("–" if loss is None else number(loss) for loss in (run.first_loss, run.last_loss)),
+                *("–" if loss is None else number(loss, 2) for loss in (run.first_loss, run.last_loss)),
                 f"<code>{escape(run.checkpoint_sha256[:10])}</code>",
             ],
         )
@@ -349,7 +333,7 @@ def _samples(samples: Sequence[Mapping[str, str]]) -> str:
         )
         for of in samples
     )
-    return f"""<details open><summary>Read for yourself: what the models write after the <mark>marked</mark> words</summary>
+    return f"""<details><summary>Read for yourself: what the models write after the <mark>marked</mark> words</summary>
 {join(drawn)}</details>
 """
 
@@ -357,6 +341,7 @@ def _samples(samples: Sequence[Mapping[str, str]]) -> str:
 def _reading(figures: Sequence[FigureResults]) -> str:
     needless = {
         "Undecided": not _claims_in(figures),
+        "As built": not _checks(figures),
         STAMP.capitalize(): not any(f.pipeline_check_only for f in figures),
     }
     words = {word: meaning for word, meaning in GLOSSARY.items() if not needless.get(word)}

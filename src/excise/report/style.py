@@ -34,6 +34,10 @@ LOOKS = {  # colours after Okabe and Ito, dark or light enough for a contrast of
     "sgtm_joint_embeddings": Look("#5b8c00", "#a5d341", ">"),
     "token_reset": Look("#8a4b5e", "#dca3b3", "d"),
     "small_steps": Look("#5b8c00", "#a5d341", ">"),
+    "forget_parameters": Look("#009e73", "#2fc79b", "D"),
+    "retain_parameters": Look("#0072b2", "#56b4e9", "o"),
+    "before_ablation": Look("#0072b2", "#56b4e9", "o"),
+    "after_ablation": Look("#d55e00", "#f28c3a", "s"),
     "equal": Look("#767c85", "#8d949e", ""),
 }
 """`equal` is for lines between methods, as those of equal compute."""
@@ -74,7 +78,7 @@ STYLE_SHEET = """
 :root {
   color-scheme: light dark;
   --page: #f6f5f2; --card: #ffffff; --ink: #22272e; --muted: #646a73; --line: #e2e3e4; --mark: #fdf0c4;
-  --good: #17794a; --good-tint: #e3f3ea; --bad: #b3261e; --bad-tint: #fbe9e7;
+  --good: #17794a; --good-tint: #e3f3ea; --bad: #b3261e; --bad-tint: #fbe9e7; --shade: rgb(34 39 46 / 0.28);
   --perfect-filter: #009e73; --sgtm: #0072b2; --data-filter: #d55e00; --no-filter: #a0569b;
   --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", "DejaVu Sans", sans-serif;
   --serif: "Iowan Old Style", "Palatino Linotype", Palatino, Charter, Georgia, "Noto Serif", "DejaVu Serif", serif;
@@ -82,7 +86,7 @@ STYLE_SHEET = """
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #14171b; --card: #1d2126; --ink: #e7e9ec; --muted: #a0a7b0; --line: #343a42; --mark: #4b421f;
-    --good: #6fd3a0; --good-tint: #1a3327; --bad: #ff9a8f; --bad-tint: #3d211f;
+    --good: #6fd3a0; --good-tint: #1a3327; --bad: #ff9a8f; --bad-tint: #3d211f; --shade: rgb(231 233 236 / 0.3);
     --perfect-filter: #2fc79b; --sgtm: #56b4e9; --data-filter: #f28c3a; --no-filter: #d795d2;
   }
 }
@@ -132,7 +136,9 @@ mark { background: var(--mark); color: inherit; border-radius: 0.2em; padding: 0
 .picture figcaption { color: var(--muted); font-size: 0.9rem; margin: 0.4rem auto 0; max-width: 36rem; }
 details { margin-top: 0.8rem; }
 summary { cursor: pointer; color: var(--muted); font-size: 0.9rem; padding: 0.3rem 0; }
-.scroll { overflow-x: auto; margin-bottom: 0.8rem; overflow-wrap: normal; }
+.scroll { overflow-x: auto; margin-bottom: 0.8rem; overflow-wrap: normal;
+  background: linear-gradient(to left, var(--card) 40%, transparent) right / 3.5rem 100% no-repeat local,
+    linear-gradient(to left, var(--shade), transparent) right / 1.4rem 100% no-repeat scroll, var(--card); }
 .scroll:focus-visible, summary:focus-visible { outline: 2px solid var(--sgtm); outline-offset: 2px; }
 table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.86rem; font-variant-numeric: lining-nums tabular-nums; }
 caption { text-align: left; color: var(--muted); padding: 0.8rem 0.9rem 0.3rem; }
@@ -180,13 +186,15 @@ a:hover { text-decoration-thickness: 2px; }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 .scroll { position: relative; }
 .scroll:has(tbody tr:nth-child(30)) { max-height: 38rem; overflow-y: auto; }
-.scroll thead :is(th, td) { position: sticky; top: 0; background: var(--card); z-index: 1; }
+.scroll:has(tbody tr:nth-child(30)) thead :is(th, td) { position: sticky; top: 0; background: var(--card); z-index: 1; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); }
 .contents { margin-top: 2.5rem; }
 .contents ol { list-style: none; padding: 0; margin: 0; columns: 22rem 2; column-gap: 2.5rem; font-size: 0.95rem; }
-.contents li { break-inside: avoid; padding: 0.28rem 0; display: grid; grid-template-columns: 6.2rem 1fr; gap: 0.6rem; line-height: 1.4; }
-.contents li > span { color: var(--muted); }
-.claims + h3, .group-of-claims { margin-top: 1.6rem; }
+.contents li { break-inside: avoid; padding: 0.28rem 0; display: grid; grid-template-columns: 6.2rem 1fr; gap: 0 0.6rem; line-height: 1.4; }
+.contents li > span, .contents small { color: var(--muted); }
+.contents small { display: block; grid-column: 2; font-size: 0.85rem; }
+.claimed > summary { color: var(--ink); font-size: 0.95rem; }
+.claimed > .claims { margin-top: 0.4rem; }
 .claims li { grid-template-columns: 1.7rem minmax(0, 1fr) 17rem 7.5rem; gap: 0.3rem 1.2rem; align-items: start; }
 .claim::first-letter { text-transform: none; }
 .claim p { margin: 0.2rem 0 0; }
@@ -204,7 +212,6 @@ a:hover { text-decoration-thickness: 2px; }
 .figure { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.8rem 2.2rem; align-items: start; background: var(--card);
   border: 1px solid var(--line); border-radius: 0.7rem; padding: 1.3rem 1.5rem 1.5rem; }
 .figure > :is(.legend, .wide, figcaption) { grid-column: 1 / -1; }
-.figure > figcaption.beside { grid-column: auto; align-self: center; }
 .figure > figcaption { color: var(--muted); font-size: 0.95rem; line-height: 1.55; }
 .panel { min-width: 0; }
 .panel .scroll { margin-bottom: 0; }
@@ -217,10 +224,11 @@ a:hover { text-decoration-thickness: 2px; }
 .legend input { position: absolute; opacity: 0; width: 100%; height: 100%; margin: 0; cursor: pointer; }
 .legend input:not(:checked) ~ span { text-decoration: line-through; color: var(--muted); }
 .legend input:not(:checked) ~ .key { opacity: 0.3; }
-.key { width: 34px; height: 16px; flex: none; }
+.key { width: 44px; height: 16px; flex: none; }
 .chart { position: relative; }
-.chart svg { display: block; width: 100%; height: auto; overflow: visible; }
+.chart > svg { display: block; width: 100%; height: auto; overflow: visible; }
 .chart text { font: 11.5px var(--sans); fill: var(--muted); font-variant-numeric: lining-nums tabular-nums; }
+.wide .chart text { font-size: 8.2px; } .wide .line { stroke-width: 1.5; }
 .chart .end { text-anchor: end; } .chart .middle { text-anchor: middle; }
 .chart .group { fill: var(--ink); font-weight: 600; } .chart .value { fill: var(--ink); }
 .halo { paint-order: stroke; stroke: var(--card); stroke-width: 4px; stroke-linejoin: round; }
@@ -232,6 +240,7 @@ a:hover { text-decoration-thickness: 2px; }
 .whisker { fill: none; stroke: var(--c); stroke-width: 1.5; } .whisker.over { stroke: var(--ink); }
 .band { fill: var(--c); opacity: 0.16; }
 .v1 .line { stroke-dasharray: 6 4; } .v2 .line { stroke-dasharray: 1 4; } .v3 .line { stroke-dasharray: 9 3 2 3; }
+.dashed .line { stroke-dasharray: 6 4; }
 :is(.v1, .v3) use { fill: var(--card); stroke: var(--c); stroke-width: 1.6px; }
 .ring { fill: none; stroke: var(--ink); stroke-width: 1.6; pointer-events: none; }
 .tip { position: absolute; z-index: 2; pointer-events: none; max-width: min(19rem, 100%); padding: 0.45rem 0.7rem; background: var(--card); color: var(--ink);
@@ -244,8 +253,8 @@ tbody th:first-child { min-width: 0; padding-left: 0.9rem; text-align: left; }
 .heat td { text-align: center; border-left: 1px solid var(--card); padding: 0.6rem 0.7rem; min-width: 4rem; }
 .heat thead th:not(:first-child) { text-align: center; } .heat thead th:first-child { max-width: 9rem; }
 .scroll + .quiet { margin: 0.5rem 0 0; }
-.heat .above { background: color-mix(in srgb, var(--sgtm) calc(var(--v) * var(--strength)), var(--card)); }
-.heat .below { background: color-mix(in srgb, var(--data-filter) calc(var(--v) * var(--strength)), var(--card)); }
+.heat .above { background: color-mix(in srgb, var(--sgtm) calc(var(--v) * var(--strength)), transparent); }
+.heat .below { background: color-mix(in srgb, var(--data-filter) calc(var(--v) * var(--strength)), transparent); }
 .none { color: var(--muted); }
 .cut { display: flex; gap: 2px; min-width: 11rem; }
 .split td:nth-child(2) { width: 45%; } .split :is(td, th):is(:nth-child(2), :last-child) { text-align: left; }
@@ -268,7 +277,7 @@ code { font: 0.92em ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono"
   .claims li { grid-template-columns: 1.7rem minmax(0, 1fr); }
   .claims li > :not(.mark) { grid-column: 2; }
 }
-@media (max-width: 40rem) { .figure { margin: 0 -0.5rem; } .chart text { font-size: 12.5px; } .contents li { grid-template-columns: 5.6rem 1fr; } }
+@media (max-width: 40rem) { .figure { margin: 0 -0.5rem; } .chart text { font-size: 12.5px; } .wide .chart text { font-size: 14.5px; } .contents li { grid-template-columns: 5.6rem 1fr; } }
 @media print {
   .figure, .claims li { break-inside: avoid; } .figure:has(.wide) { break-inside: auto; } .scroll { max-height: none !important; }
   .tip, .contents { display: none; } h2, h3 { break-after: avoid; }

@@ -46,7 +46,7 @@ def heat_table(panel: Heat) -> str:
     return html_table([corner, *panel.columns], rows, panel.title, "heat") + key
 
 
-def _heat_cell(value: float | None, largest: float, decimals: int) -> str:
+def _heat_cell(value: float | None, largest: float, decimals: int | None) -> str:
     if value is None:
         return '<td class="none">–<span class="hidden"> not measured</span></td>'
     sign = "below" if value < 0 else "above"
@@ -54,15 +54,29 @@ def _heat_cell(value: float | None, largest: float, decimals: int) -> str:
 
 
 def plain_table(panel: Table) -> str:
-    def cell(value: str | float) -> str:
-        if not isinstance(value, str):
-            return number(value)
-        return escape(value.replace(" ", "\u00a0") if WITH_INTERVAL.fullmatch(value) else value)
+    def cell(text: str) -> str:
+        return escape(text.replace(" ", "\u00a0") if WITH_INTERVAL.fullmatch(text) else text)
 
     columns = zip(*panel.rows, strict=True)
     words = [f"c{i}" for i, column in enumerate(columns, 1) if not any(map(_is_number, column))]
-    rows = (html_row(cell(row[0]), map(cell, row[1:])) for row in panel.rows)
+    rows = (html_row(cell(row[0]), map(cell, row[1:])) for row in cells_of(panel))
     return html_table(panel.header, rows, panel.title or "Table", " ".join(["plain", *words]))
+
+
+def cells_of(panel: Table) -> list[list[str]]:
+    """What stands in a table: measured numbers with as many decimals in all of a column, settings and counts as they are."""
+
+    def column(cells: Sequence[str | float]) -> list[str]:
+        measured = [cell for cell in cells if isinstance(cell, float)]
+        settings = all(float(f"{value:.3g}") == value for value in measured)
+        decimals = None if settings else decimals_of(measured)
+        return [
+            cell if isinstance(cell, str) else number(cell, decimals if isinstance(cell, float) else None)
+            for cell in cells
+        ]
+
+    columns = [column(cells) for cells in zip(*panel.rows, strict=True)]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _is_number(cell: str | float) -> bool:

@@ -20,6 +20,24 @@ def data(tmp_path_factory):
     return folder / "out"
 
 
+def test_progress_counts_the_documents_of_each_shard(tmp_path, capsys):
+    sizes = ["--source.n-stories", "20", "--source.n-test-stories", "4", "--processes", "1"]
+    assert main(["prepare", "stories", "--out", str(tmp_path / "out"), *sizes]) == 0
+    counts = {words[0]: words[1] for words in map(str.split, capsys.readouterr().out.splitlines()) if len(words) > 2}
+    assert (counts["train-00000"], counts["test-00000"]) == ("40", "8")
+
+
+def test_categories_with_few_test_documents_are_named(tmp_path, capsys):
+    for split, categories in (("train", ("common", "rare")), ("test", ("common",))):
+        rows = [{"text": f"text {i}", "category": category} for i in range(30) for category in categories]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["prepare", str(tmp_path), "--out", str(tmp_path / "out"), "--processes", "1"]) == 0
+    prepared = capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "out")]) == 0
+    for said in (prepared, capsys.readouterr().out):
+        assert "under 20 test documents of rare (0), of which" in said
+
+
 def test_inspect_shows_counts_lengths_packing_and_documents(data, capsys):
     assert main(["inspect", str(data), "--category", "english", "--documents", "1"]) == 0
     shown = capsys.readouterr().out

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -50,6 +51,22 @@ def test_the_same_command_writes_the_same_bytes_and_the_picture_shows_what_the_r
     assert lines[f"ROC, area {roc['auc']:.3f}"] == [list(point) for point in curve]
     assert lines["forget from here on"] == [[rates["false_positive_rate"], rates["recall"]]]
     assert_texts_stay_inside(figure)
+
+
+@pytest.mark.parametrize("reach", [0.1, 0.3, 0.5, 0.7, 1.0])
+def test_ticks_of_scores_leave_room_between_them(texts, tmp_path, reach):
+    assert run(texts, tmp_path) == 0
+    report = json.loads((tmp_path / REPORT).read_text())
+    split = report["documents"]
+    n = len(split["counts"])
+    counts = [int(abs(i - n // 2) <= round(reach * (n // 2 - 1))) for i in range(n)]
+    held_out = split["held_out"] | {"domain_counts": counts, "other_counts": counts}
+    figure = label_figure(report | {"documents": split | {"counts": counts, "held_out": held_out}})
+    figure.draw_without_rendering()
+    extents = [tick.get_window_extent() for tick in figure.axes[2].get_xticklabels()]
+    assert 3 <= len(extents) <= 7
+    for left, right in pairwise(extents):
+        assert right.x0 - left.x1 > 0.5 * right.height
 
 
 def assert_texts_stay_inside(figure):

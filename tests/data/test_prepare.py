@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from excise.data.dataset import DataConfig, load_data
+from excise.data.documents import Fields
 from excise.data.packing import empty_shares
 from excise.data.prepare import PrepareConfig, prepare
 from excise.data.shards import load_prepared, read_manifest
@@ -189,6 +190,46 @@ def test_a_folder_with_other_things_is_left_alone(source, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_failed_attempt_does_not_block_its_correction(tmp_path):
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(20)))
+    with pytest.raises(ValueError, match="has no category"):
+        prepare(str(tmp_path / "texts.jsonl"), tmp_path / "data")
+    corrected = PrepareConfig(source=SourceConfig(fields=Fields(category="")))
+    for out in ("data", "other"):
+        prepare(str(tmp_path / "texts.jsonl"), tmp_path / out, corrected)
+    assert contents(tmp_path / "data") == contents(tmp_path / "other")
+
+
+def test_a_tokenizer_of_a_failed_attempt_is_not_used_again(source, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("excise.data.prepare.make_shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(str(source), tmp_path / "data", PrepareConfig(tokenizer="train:300"))
+    assert (tmp_path / "data" / "tokenizer.json").exists()
+    assert prepare(str(source), tmp_path / "data", PrepareConfig(tokenizer="train:400")).vocabulary_size == 400
+
+
+def stop(*work):
+    raise KeyboardInterrupt
+
+
+def test_a_higher_limit_of_bad_rows_goes_on_where_the_lower_one_stopped(tmp_path):
+    rows = [json.dumps({"text": f"text {i}", "category": "english"}) for i in range(19)]
+    (tmp_path / "texts.jsonl").write_text("\n".join([*rows, "{"]))
+    with pytest.raises(ValueError, match=r"--bad-rows"):
+        prepare(str(tmp_path / "texts.jsonl"), tmp_path / "data")
+    assert prepare(str(tmp_path / "texts.jsonl"), tmp_path / "data", PrepareConfig(bad_rows=0.1)).n_bad_rows == 1
+    with pytest.raises(ValueError, match="options differ"):
+        prepare(str(tmp_path / "texts.jsonl"), tmp_path / "data", PrepareConfig(bad_rows=0.01))
+
+
+def test_what_is_half_prepared_from_something_else_says_what_would_do(source, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        prepare(str(source), tmp_path / "data", CONFIG, listener=stop)
+    with pytest.raises(ValueError, match=r"half prepared .*\(options differ\); .*delete it, or choose another"):
+        prepare(str(source), tmp_path / "data", PrepareConfig(shard_mb=0.03))
+
+
 def test_bad_rows_are_counted_and_stop_the_run_past_a_limit(tmp_path):
     good = json.dumps({"text": "some words", "category": "english"}).encode()
     bad = [b"{", b'{"category": "english"}', b'{"text": "a"}', b'{"text": "\xff", "category": "english"}', b"3"]
@@ -213,9 +254,6 @@ def test_bad_rows_are_counted_alike_by_two_processes_and_after_an_interruption(t
         rows = [json.dumps({"text": f"{i} words " * 200, "category": "english"}), "{"]
         (tmp_path / "rows" / f"{i}.jsonl").write_text("\n".join(rows))
     config = PrepareConfig(bad_rows=0.5, shard_mb=0.001)
-
-    def stop(shard):
-        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         prepare(str(tmp_path / "rows"), tmp_path / "two", config, listener=stop)

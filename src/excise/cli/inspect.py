@@ -18,6 +18,8 @@ from excise.data.tokenised import Tokenised
 from excise.labels import RETAIN, UNLABELED, nearest
 
 CONTEXTS = (512, 1024)
+FEW, N_NAMED = 20, 5
+"""Test documents of a category under which its losses are rough, and how many such categories are named."""
 COLOURS = ("red", "magenta", "yellow", "blue", "cyan")
 
 
@@ -46,6 +48,7 @@ def main(args: Sequence[str]) -> int:
     console.print(counts_table(prepared.manifest))
     for title, column in (("category", "categories"), ("label", "labels")):
         console.print(by_name_table(prepared, title, column))
+    console.print(rough_tests(arguments.data, prepared.manifest), end="", highlight=False)
     if arguments.split not in prepared.splits:
         raise ValueError(f"there is no split {arguments.split!r}; {nearest(arguments.split, prepared.splits)}")
     split = prepared.splits[arguments.split]
@@ -67,6 +70,23 @@ def counts_table(manifest: Manifest) -> Table:
             split, f"{len(shards)}", *(f"{n:,}" for n in sums), f"{sum(s.text_bytes for s in shards) / 1e6:,.1f}"
         )
     return table
+
+
+def rough_tests(folder: Path, manifest: Manifest) -> str:
+    """A line about categories of which the test split has few documents; empty where there are none."""
+    from excise.data.shards import documents_by_category
+
+    tested = documents_by_category(folder, manifest, "test")
+    trained = documents_by_category(folder, manifest, "train")
+    few = {name: tested.get(name, 0) for name in sorted(trained) if tested.get(name, 0) < FEW}
+    if not few:
+        return ""
+    named = [f"{name} ({n})" for name, n in few.items()][:N_NAMED]
+    more = f" and {len(few) - N_NAMED} more" if len(few) > N_NAMED else ""
+    return (
+        f"under {FEW} test documents of {', '.join(named)}{more}, of which some go to calibration: their losses will be "
+        "rough; prepare with a higher --test-share or --test-per-category where they matter\n"
+    )
 
 
 def by_name_table(prepared: Prepared, title: str, column: str) -> Table:

@@ -33,7 +33,7 @@ class PrepareArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(PrepareArguments, args, "prepare")
-    from excise.cli.inspect import counts_table
+    from excise.cli.inspect import counts_table, rough_tests
     from excise.data.prepare import prepare
 
     console = Console(soft_wrap=True)
@@ -47,6 +47,7 @@ def main(args: Sequence[str]) -> int:
             listener=progress,
         )
     console.print(counts_table(manifest))
+    console.print(rough_tests(arguments.out, manifest), end="", highlight=False)
     if manifest.n_bad_rows:
         first = manifest.first_bad_rows[0]
         console.print(f"{manifest.n_bad_rows} of {manifest.n_rows} rows were left out (the first: {first})")
@@ -75,9 +76,14 @@ class PrepareProgress:
         self.n_documents += shard.n_documents
         self.text_bytes += shard.text_bytes
         speed = self.text_bytes / 1e6 / (time.perf_counter() - self.start)
-        line = f"{shard.name}  {self.n_documents:>9,} documents  {self.text_bytes / 1e6:9,.1f} MB  {speed:6.1f} MB/s"
         if self.console.is_terminal:
             self.bar.start()  # only now: its thread must not be there when the workers are forked
-            self.bar.update(self.task, description=line)
+            so_far = _amount(self.n_documents, self.text_bytes)
+            self.bar.update(self.task, description=f"{so_far} so far  {speed:6.1f} MB/s")
         else:
-            self.console.print(line, highlight=False)
+            amount = _amount(shard.n_documents, shard.text_bytes)
+            self.console.print(f"{shard.name}  {amount}  {speed:6.1f} MB/s", highlight=False)
+
+
+def _amount(n_documents: int, text_bytes: int) -> str:
+    return f"{n_documents:>9,} documents  {text_bytes / 1e6:9,.1f} MB"

@@ -1,10 +1,11 @@
 """The data of a run: prepared documents, labelled, filtered, in train, calibration and test sets."""
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -15,15 +16,17 @@ from excise.config import override
 from excise.data.documents import BadRows
 from excise.data.noise import ADJACENT, OTHER, draw, simulate_labels
 from excise.data.packing import Corpus
-from excise.data.shards import MANIFEST, TOKENIZER, load_prepared
+from excise.data.shards import LABELS_ARE_CATEGORIES, MANIFEST, TOKENIZER, load_prepared
 from excise.data.sources import EMBEDDED, TEST, TRAIN, SourceConfig, open_source
 from excise.data.tokenised import Column, Tokenised, tokenise
 from excise.data.tokens import Tokenizer, story_tokenizer
 from excise.files import sha256_of
-from excise.labels import FIRST_DOMAIN_ID, GROUPS, RETAIN, RETAIN_ID, label_id, nearest
+from excise.labels import FIRST_DOMAIN_ID, GROUPS, RETAIN, RETAIN_ID, UNLABELED, label_id, nearest
 
 SIMULATED = ("undiscovered_share", "false_positive_rate", "retain_share", "adjacent_retain_share")
 SHARES = (*SIMULATED, "forget_share", "calibration_share")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +117,24 @@ def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     if not len(kept):
         raise ValueError(f"the train split is empty once data.filter={config.filter!r} is applied")
     calibration, test = _held_out(splits[TEST], config, domains)
+    if config.source not in EMBEDDED:
+        _mention_labels(config, train)
     return Data(kept, calibration, test, tokenizer, truth[left], sha256)
+
+
+def _mention_labels(config: DataConfig, train: Tokenised) -> None:
+    """Say that labels are there which are not used."""
+    labelled = any(name != UNLABELED for name in (*train.labels.names, *(train.token_labels or train.labels).names))
+    if labelled and config.labels == "simulated" and config != everything(config):
+        _warn_once(
+            f"{config.source} has labels of its own; training with simulated ones (--data.labels given uses them)"
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """A run may load its data several times."""
+    logger.warning(message)
 
 
 def everything(config: DataConfig) -> DataConfig:
@@ -146,6 +166,8 @@ def tokenizer_of(config: DataConfig) -> Tokenizer:
 def _splits(config: DataConfig) -> tuple[Mapping[str, Tokenised], Tokenizer, str]:
     if config.source not in EMBEDDED:
         prepared = load_prepared(Path(config.source))
+        if prepared.manifest.labels_are_categories:
+            _warn_once(f"{config.source} {LABELS_ARE_CATEGORIES}")
         return prepared.splits, prepared.tokenizer, sha256_of(Path(config.source) / MANIFEST)
     sizes = SourceConfig(n_stories=config.n_stories, n_test_stories=config.n_test_stories, seed=config.seed)
     source = open_source(config.source, sizes)
@@ -179,9 +201,11 @@ def _check_categories(config: DataConfig, splits: Mapping[str, Tokenised], domai
     of_category = _domain_of(config, domains)
     for domain in domains:
         if not known & ({domain} | {category for category, of in of_category.items() if of == domain}):
+            categories = splits[TRAIN].categories.names
+            remedy = "; label the source with excise label, then prepare it with --labels"
             raise ValueError(
                 f"domain {domain!r} is never seen in the training data, whose categories are "
-                f"{', '.join(splits[TRAIN].categories.names)}"
+                f"{', '.join(categories)}{remedy if categories == (UNLABELED,) else ''}"
             )
 
 
@@ -276,6 +300,7 @@ def _first_share(name: str, members: NDArray[np.int64], config: DataConfig) -> N
     if not 0 < n < len(members):
         raise ValueError(
             f"the {len(members)} test documents of {name!r} leave an empty calibration or test split "
-            f"at data.calibration_share={config.calibration_share:g}"
+            f"at data.calibration_share={config.calibration_share:g}; prepare the data with more of them (--test-share, "
+            "--test-per-category) or change that share"
         )
     return np.random.default_rng([config.seed, *name.encode()]).permutation(members)[:n]

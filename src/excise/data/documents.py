@@ -51,6 +51,7 @@ class BadRow:
 
 
 Rows = Iterator[Document | BadRow]
+NO_CATEGORY = "has no category in"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class Fields:
 
     text: str = "text"
     category: str = "category"
-    """Empty where the source has none: the label then stands for it."""
+    """Empty ('') where the source has none: the label, its own or from --labels, then stands for it."""
     label: str = "label"
     """Read where a row has it; other rows are unlabeled."""
     id: str = ""
@@ -197,7 +198,7 @@ def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document 
         return BadRow(where, f"has the label {label!r}, which is not a word")
     category = row.get(fields.category) if fields.category else label
     if not isinstance(category, str) or not category:
-        return BadRow(where, f"has no category in {fields.category!r}")
+        return BadRow(where, f"{NO_CATEGORY} {fields.category!r}")
     identity = str(row.get(fields.id, where)) if fields.id else where
     given = row.get("spans")
     if not given:
@@ -222,6 +223,10 @@ class BadRows:
     n_rows: int = 0
     n_bad: int = 0
     first: list[str] = field(default_factory=list)
+    remedy: str = "mend them"
+    """What would do."""
+    category_remedy: str = "give --source.fields.category '' if the data has none, or the name of its field"
+    """What would do where the first of them lacks a category."""
 
     def skip(self, pieces: Iterable[Piece]) -> Iterator[Document]:
         """The documents among the rows; more than the limit of bad rows is an error, at the end at the latest."""
@@ -246,7 +251,7 @@ class BadRows:
         if self.n_bad > self.limit * max(self.n_rows, at_least):
             raise ValueError(
                 f"{self.n_bad} of {self.n_rows} rows cannot be used, more than the limit of {self.limit:.1%} "
-                f"(the first: {self.first[0]})"
+                f"(the first: {self.first[0]}); {self.category_remedy if NO_CATEGORY in self.first[0] else self.remedy}"
             )
 
 

@@ -57,6 +57,7 @@ BAD_ROWS = 0.01
 """Share of rows without text, without category or in another encoding that is put up with."""
 N_LEAST = 10
 """Examples of the domain, and of the others, without which nothing can be said."""
+EXAMPLES_REMEDY = "examples need one, or give --domain-examples and --other-examples, which do not"
 SENTENCE_TARGET = Target("threshold", 0.5)
 """Most sentences of a biology article could stand in any other; a high recall of them would label half of the corpus."""
 
@@ -73,7 +74,8 @@ class LabelConfig:
     categories: tuple[str, ...] = ()
     """Categories that make up the domain; the one with its name where none is given."""
     examples: str = ""
-    """A file, folder or other source with categories: those of the domain against all others."""
+    """A file, folder or other source with categories, such as lines of {"text": "...", "category": "biology"}: those of
+    the domain against all others."""
     domain_examples: str = ""
     """Instead of --examples: texts of the domain, with or without category."""
     other_examples: str = ""
@@ -102,7 +104,8 @@ class LabelConfig:
     per: Literal["document", "sentence"] = "document"
     """Whether every sentence gets a label of its own as well: the domain's from a score of 0.5 on."""
     source: SourceConfig = field(default_factory=SourceConfig)
-    """Its fields are also those of the examples."""
+    """Its fields are also those of the examples, which need a category even where the source has none: with an empty
+    category field theirs is `category`."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -249,7 +252,7 @@ def _with_category(path: str, config: LabelConfig) -> Iterator[Document]:
 
 
 def _read(path: str, config: SourceConfig) -> Iterator[Document]:
-    return BadRows(BAD_ROWS).skip(open_source(path, config).rows())
+    return BadRows(BAD_ROWS, category_remedy=EXAMPLES_REMEDY).skip(open_source(path, config).rows())
 
 
 def _example(document: Document, config: LabelConfig) -> Example:

@@ -9,6 +9,8 @@ import gzip
 import hashlib
 import heapq
 import json
+import logging
+import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +24,8 @@ import numpy as np
 from excise.data import engines
 from excise.data.documents import BadRow, BadRows, Document, Lines, Piece, Rows, Span, rows_of
 from excise.data.shards import (
+    FINISHED,
+    LABELS_ARE_CATEGORIES,
     TOKENIZER,
     Finished,
     Manifest,
@@ -39,6 +43,10 @@ from excise.data.tokens import VERIFIED, Tokenizer, load_tokenizer, train_tokeni
 from excise.files import sha256_of, write_whole
 
 PLAN, LABELS = "plan.json", "labels.jsonl.gz"
+OURS = re.compile(rf"(train|test)-\d{{5,}}(\.\w+\.npy|{re.escape(FINISHED)})|{re.escape(TOKENIZER)}|{re.escape(PLAN)}")
+"""The names of what a preparation writes before its manifest."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +58,8 @@ class PrepareConfig:
     """`stories` for the embedded tokenizer, the path of a tokenizer.json, or `train:4096` for one of so many tokens that is
     trained on the source."""
     labels: str = ""
-    """A folder written by `excise label`, whose labels replace the source's own."""
+    """A folder written by `excise label`, whose labels replace the source's own; with --source.fields.category '' they
+    stand for the categories too."""
     test_share: float = 0.05
     """Share of the documents held out where the source has no test split."""
     test_per_category: int = 0
@@ -100,6 +109,7 @@ def prepare(
     """Write a source as prepared data to a folder; what is done already is not done again."""
     config = config or PrepareConfig()
     opened = open_source(source, config.source)
+    _forget_failure(out)
     tokenizer = _tokenizer_for(opened, out, config)
     plan = _plan(opened, config, tokenizer)
     if is_prepared(out):
@@ -108,7 +118,7 @@ def prepare(
     _start(out, plan, tokenizer)
     TOKENIZERS[out] = tokenizer  # workers that are forked need not load it
     work = partial(make_shards, out, _held_out(opened, config))
-    bad = BadRows(config.bad_rows)
+    bad = _bad_rows(config)
     done: list[Finished] = []
     for finished in engines.run(engine, work, _shares(opened, config), processes):
         done.append(finished)
@@ -119,7 +129,13 @@ def prepare(
     manifest = _manifest(plan, tokenizer, done, bad)
     write_manifest(out, manifest)
     (out / PLAN).unlink()
+    if manifest.labels_are_categories:
+        logger.warning("%s %s", out, LABELS_ARE_CATEGORIES)
     return manifest
+
+
+def _bad_rows(config: PrepareConfig) -> BadRows:
+    return BadRows(config.bad_rows, remedy="mend them, or raise --bad-rows")
 
 
 def _manifest(plan: dict[str, Any], tokenizer: Tokenizer, done: Sequence[Finished], bad: BadRows) -> Manifest:
@@ -197,7 +213,7 @@ def _sample(source: Source, config: PrepareConfig) -> list[str]:
     """The beginnings of training documents from all over the source, each as likely as any other."""
     random, held_out, n_seen = np.random.default_rng(config.seed), _held_out(source, config), 0
     kept: list[str] = []
-    for document in BadRows(config.bad_rows).skip(source.splits[TRAIN]()):
+    for document in _bad_rows(config).skip(_training_pieces(source, config)):
         if held_out(document):
             continue
         text = document.text[:LONGEST_SAMPLE]
@@ -223,17 +239,42 @@ def _plan(source: Source, config: PrepareConfig, tokenizer: Tokenizer) -> dict[s
 
 def _check_same(there: Any, plan: dict[str, Any], out: Path) -> None:
     if there != plan:
-        differing = [key for key in plan | there if plan.get(key) != there.get(key)]
         raise ValueError(
-            f"{out} was prepared from something else ({', '.join(differing)} differ); choose another folder"
+            f"{out} was prepared from something else ({_differing(there, plan)} differ); choose another folder"
         )
+
+
+def _check_goes_on(there: dict[str, Any], plan: dict[str, Any], out: Path) -> None:
+    """What was begun must be what is asked for, save the limit of bad rows, which decides no byte of a shard."""
+    same_limit = plan["options"] | {"bad_rows": there["options"]["bad_rows"]}
+    if there != plan | {"options": same_limit}:
+        raise ValueError(
+            f"{out} is half prepared from something else ({_differing(there, plan)} differ); "
+            "give the same options as before to finish it, delete it, or choose another folder"
+        )
+
+
+def _differing(there: dict[str, Any], plan: dict[str, Any]) -> str:
+    return ", ".join(key for key in plan | there if plan.get(key) != there.get(key))
+
+
+def _forget_failure(out: Path) -> None:
+    """An attempt that came to an end before any shard was whole leaves nothing that the next could go on with."""
+    if not (out / PLAN).exists() or is_prepared(out):
+        return
+    finished = (read_finished(out, file.name.removesuffix(FINISHED)) for file in out.glob("*" + FINISHED))
+    if any(share.shards for share in finished if share):
+        return
+    for file in out.iterdir():
+        if OURS.fullmatch(file.name):
+            file.unlink()
 
 
 def _start(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     """Say what is going to stand in the folder, or check that it is the same as before an interruption."""
     file = out / PLAN
     if file.exists():
-        _check_same(json.loads(file.read_text(encoding="utf-8")), plan, out)
+        _check_goes_on(json.loads(file.read_text(encoding="utf-8")), plan, out)
     elif out.exists() and any(path.suffix != ".part" for path in out.iterdir()):
         raise ValueError(f"{out} is not empty and holds no prepared data; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
@@ -243,10 +284,9 @@ def _start(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
 
 def _shares(source: Source, config: PrepareConfig) -> Iterator[Share]:
     """All splits, in runs of a few megabytes."""
-    labels = read_labels(Path(config.labels)) if config.labels else None
-    for split, read in source.splits.items():
+    for split, read in _labelled(source, config):
         number, size, pieces = 0, 0, list[Piece]()
-        for piece in _relabelled_rows(rows_of(read()), labels) if labels else read():
+        for piece in read:
             pieces.append(piece)
             size += _size(piece)
             if size >= config.shard_mb * 1e6:
@@ -254,6 +294,20 @@ def _shares(source: Source, config: PrepareConfig) -> Iterator[Share]:
                 number, size, pieces = number + 1, 0, []
         if pieces:
             yield Share(split, number, pieces)
+
+
+def _labelled(source: Source, config: PrepareConfig) -> Iterator[tuple[Split, Iterator[Piece]]]:
+    """The pieces of all splits, with the labels that they are to have; each split is read to its end before the next."""
+    labels = read_labels(Path(config.labels)) if config.labels else None
+    for split, read in source.splits.items():
+        yield split, _relabelled_rows(rows_of(read()), labels, config) if labels else read()
+
+
+def _training_pieces(source: Source, config: PrepareConfig) -> Iterator[Piece]:
+    """Those of the training split; where the source has a test split as well, their labels do not matter."""
+    if TEST in source.splits:
+        return source.splits[TRAIN]()
+    return next(pieces for _, pieces in _labelled(source, config))
 
 
 def _size(piece: Piece) -> int:
@@ -266,9 +320,13 @@ def n_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _relabelled_rows(rows: Rows, labels: Iterator[dict[str, Any]]) -> Rows:
+def _relabelled_rows(rows: Rows, labels: Iterator[dict[str, Any]], config: PrepareConfig) -> Rows:
     for row in rows:
-        yield row if isinstance(row, BadRow) else relabelled(row, next(labels, None))
+        if isinstance(row, BadRow):
+            yield row
+            continue
+        document = relabelled(row, next(labels, None))
+        yield document if config.source.fields.category else replace(document, category=document.label)
 
 
 def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
@@ -297,7 +355,7 @@ def _held_out(source: Source, config: PrepareConfig) -> Callable[[Document], boo
         return partial(_is_before, place, config.test_share * 2**64, {})
     n: Counter[str] = Counter()
     smallest: dict[str, list[int]] = {}
-    for document in BadRows(config.bad_rows).skip(source.splits[TRAIN]()):
+    for document in _bad_rows(config).skip(_training_pieces(source, config)):
         n[document.category] += 1
         heap = smallest.setdefault(document.category, [])
         push = heapq.heappush if len(heap) < config.test_per_category else heapq.heappushpop

@@ -23,8 +23,10 @@ from excise.data.documents import BadRows
 from excise.data.tokenised import Column, Joined, Tokenised
 from excise.data.tokens import Tokenizer
 from excise.files import sha256_of, write_whole
+from excise.labels import UNLABELED
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
+LABELS_ARE_CATEGORIES = "has no categories: its labels stand for them, in evaluation too"
 INDEX = np.dtype([("length", "<u4"), ("category", "<u4"), ("label", "u1")])
 
 
@@ -65,6 +67,12 @@ class Manifest:
     n_bad_rows: int
     first_bad_rows: tuple[str, ...]
     shards: tuple[Shard, ...] = field(default_factory=tuple)
+
+    @property
+    def labels_are_categories(self) -> bool:
+        """Whether documents have labels, and nothing else that says what they are about."""
+        from_fields = self.source.get("options", {}).get("fields", {}).get("category") == ""
+        return from_fields and any(label != UNLABELED for shard in self.shards for label in shard.labels)
 
 
 def is_prepared(folder: Path) -> bool:
@@ -165,6 +173,13 @@ def load_prepared(folder: Path) -> Prepared:
         tokenizer,
         {split: _joined(folder, [s for s in manifest.shards if s.split == split]) for split in names},
     )
+
+
+def documents_by_category(folder: Path, manifest: Manifest, split: str) -> dict[str, int]:
+    """How many documents of a split each category has."""
+    shards = [shard for shard in manifest.shards if shard.split == split]
+    indices = [_mapped(folder, shard, "documents")["category"] for shard in shards]
+    return _column([shard.categories for shard in shards], indices).counts()
 
 
 def verify(folder: Path, shard: Shard) -> None:

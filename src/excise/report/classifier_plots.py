@@ -25,7 +25,10 @@ DOMAIN, OTHERS, SOURCE = "#d55e00", "#0072b2", "#c9cdd2"
 """Colours after Okabe and Ito, told apart with any colour vision."""
 PANEL_WIDTH, PANEL_HEIGHT, MARGIN = 4.5, 4.3, 0.75
 """In inches."""
-TICKS = (1e-9, 1e-6, 0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
+TICKS = (0.5, 0.01, 0.99, 0.0001, 0.9999, 1e-6, 0.999999, 1e-9, 0.1, 0.9)
+"""Of the scores, those most worth a place first."""
+TICK_WIDTH = 0.15
+"""Of the axis, for a tick with its number."""
 
 
 def write_label_report(report: LabelReport, folder: Path) -> None:
@@ -120,11 +123,22 @@ def _draw_scores(axes: Axes, split: Results, domain: str, unit: str) -> None:
     limits = HISTOGRAM_EDGES[occupied[0]] - 0.5, HISTOGRAM_EDGES[occupied[-1] + 1] + 0.5
     axes.set_yscale("log")
     axes.set(xlim=limits, ylim=(0.7, 8 * highest.max()), xlabel="score (axis in log-odds)", ylabel=f"number of {unit}")
-    ticks = [tick for tick in TICKS if limits[0] <= log_odds(np.array(tick)) <= limits[1]]
-    axes.set_xticks(log_odds(np.array(ticks)), [f"{tick:g}" for tick in ticks])
+    ticks = _ticks(limits)
+    axes.set_xticks(list(ticks), list(ticks.values()))
     _draw_thresholds(axes, split, domain, limits)
     axes.legend(loc="upper right", bbox_to_anchor=(1, 0.9), frameon=False, fontsize=9)
     _dress(axes, f"Scores of {unit}")
+
+
+def _ticks(limits: tuple[float, float]) -> dict[float, str]:
+    """Where there is room for a score, and the score."""
+    room = TICK_WIDTH * (limits[1] - limits[0])
+    places: dict[float, str] = {}
+    for score in TICKS:
+        place = float(log_odds(np.array(score)))
+        if limits[0] <= place <= limits[1] and all(abs(place - other) >= room for other in places):
+            places[place] = f"{score:g}"
+    return dict(sorted(places.items()))
 
 
 def _draw_thresholds(axes: Axes, split: Results, domain: str, limits: tuple[float, float]) -> None:

@@ -5,8 +5,11 @@ from dataclasses import asdict
 from shutil import copytree, rmtree
 
 import pytest
+from rich.console import Console
 
 from excise.cli.main import main
+from excise.cli.progress import spinner
+from excise.cli.tables import FittedTable
 from excise.data.tokens import train_tokenizer
 from excise.data.topics import CATEGORIES, questions
 from tests.evals.runs import PLAIN, copy_of, diverge, evaluated, prepared, results_of, train_run
@@ -49,7 +52,7 @@ def test_measures_are_added_to_those_taken_before(runs, tmp_path, capsys):
     others = ["gradient_norms", "cross_domain", "samples", "multiple_choice", "token_losses"]
     options = ["--prompts", "The whale", "--questions", str(file), "--against", str(runs / "plain-float32")]
     assert main(["evaluate", str(run), "--measures", *others, "--documents", "3", *options]) == 0
-    assert str(run / "results.json") in capsys.readouterr().out
+    assert f"wrote {run / 'results.json'}" in capsys.readouterr().out
     found = measures(run)
     assert set(found) == {"losses", *others}
     assert found["losses"] == measures(runs / "sgtm-float32")["losses"]
@@ -62,6 +65,57 @@ def test_measures_are_added_to_those_taken_before(runs, tmp_path, capsys):
     assert set(sample["written"]) == {"full", "ablated", "plain-float32"}
     assert [answers[0]["n_questions"] for answers in found["multiple_choice"]["models"].values()] == [8, 8]
     assert found["token_losses"]["against"] == results_of(runs / "plain-float32")["provenance"]
+
+
+def rendered(width, columns, *rows):
+    """The lines that a terminal of this width shows of a table."""
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(FittedTable("A title", columns, rows))
+    return [line.rstrip() for line in capture.get().rstrip().splitlines()]
+
+
+def test_an_interval_stands_beside_its_number_where_there_is_room_and_below_it_where_there_is_none():
+    columns, row = ("set", "before", "after"), ("retain", "4.131 [4.082, 4.180]", "9.413 [9.354, 9.472]")
+    assert rendered(60, columns, row)[-1].split("  ")[-2:] == [" 4.131 [4.082, 4.180]", " 9.413 [9.354, 9.472]"]
+    *_, numbers, intervals = rendered(40, columns, row)
+    assert numbers.split() == ["retain", "4.131", "9.413"]
+    assert intervals.split("  ")[-2:] == [" [4.082, 4.180]", " [9.354, 9.472]"]
+
+
+@pytest.mark.parametrize("width", [36, 40, 50, 80, 120])
+def test_a_table_breaks_no_word(width):
+    columns, row = ("documents", "steps to the goal", "module"), ("calibrated", "0.003 (edge)", "re-initialised")
+    lines = rendered(width, columns, row)
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert {word for cell in (*columns, *row) for word in cell.split()} <= set(words)
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_what_is_printed_of_a_run_fits_the_terminal(runs, tmp_path, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    run, baseline = copytree(runs / "sgtm-float32", tmp_path / "run"), str(runs / "plain-float32")
+    others = ["losses", "gradient_norms", "cross_domain", "token_losses"]
+    assert main(["evaluate", str(run), "--measures", *others, "--documents", "3", "--against", baseline]) == 0
+    assert main(["attack", str(run), "--baseline", baseline, *QUICK, "--ablations", "reinitialise", "remove"]) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, printed)) <= int(width)
+    assert {"calibrated", "documents", "removed", "forget/biology"} <= set(" ".join(printed).split())
+    losses = measures(run)["losses"]["sets"]["biology"]
+    low, high = losses["intervals"]["calibrated"]
+    assert sum(f"[{low:.3f}, {high:.3f}]" in line for line in printed) >= 1
+
+
+def test_a_terminal_shows_which_measure_is_taken_and_for_how_long():
+    console = Console(force_terminal=True, color_system=None, width=80)
+    bar = spinner(console)
+    task = bar.add_task("")
+    bar.reset(task, description="run: losses")
+    with console.capture() as capture:
+        console.print(bar.get_renderable())
+    assert "run: losses 0:00:00" in capture.get()
+    assert "%" not in capture.get()
 
 
 def test_an_earlier_checkpoint_has_results_of_its_own_and_can_be_matched(runs, tmp_path):
@@ -155,9 +209,8 @@ def test_bad_input_is_one_sentence_and_no_result_is_touched(bad, capsys, tmp_pat
     monkeypatch.chdir(tmp_path)
     before = results()
     assert main([str(bad.get(word, word)) for word in command.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert error.count("\n") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:], "after warnings, if there are any"
+    assert message in lines[-1]
     assert results() == before
     assert len(before) == 5

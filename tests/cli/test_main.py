@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 
+from excise.bench import BenchConfig, BenchResults, Timing
 from excise.cli.main import COMMANDS, main
 
 TINY = [
@@ -67,6 +68,7 @@ def test_every_command_explains_itself(command, capsys):
         (["train", "demo", "--routing.domains", "french"], "domain 'french' is never seen in the training data"),
         (["train", "demo", "--batch.context", "512"], "set it to at most model.context=256"),
         (["train", "demo", "--data.n-stories", "0"], "leaves that split empty"),
+        (["train", "demo", "--data.n-stories", "1"], "documents labelled retain, of which there are none"),
         (["train", "demo", "--data.source", "nowhere"], "nowhere holds no prepared data; make it with: excise prepare"),
         (["train", "demo", "--train.learning-rate", "fast"], "could not convert string to float: 'fast'"),
         (["train", "demo", "--train.learning-rate", "nan"], "train.learning_rate=nan must be a number above 0"),
@@ -81,7 +83,13 @@ def test_every_command_explains_itself(command, capsys):
         (["sample", "nowhere", "--prompt", "a"], "there is no folder nowhere"),
         (["ablate", "nowhere", "--to", "elsewhere"], "there is no folder nowhere"),
         (["ablate"], "required"),
-        (["demo", "--sed", "1"], "did you mean --seed?"),
+        (["demo", "--sed", "1"], "unknown option --sed; did you mean --seed?"),
+        (["demo", "--xyz", "1"], "unknown option --xyz (excise demo --help lists the options)"),
+        (["demo", "again"], "Unrecognized options: again"),
+        (["sample", "nowhere", "--promt", "a"], "unknown option --promt; did you mean --prompt?"),
+        (["attack", "nowhere", "--basline=a"], "unknown option --basline; did you mean --baseline?"),
+        (["attack", "nowhere", "--no-in-contxt"], "unknown option --no-in-contxt; did you mean --no-in-context?"),
+        (["sample", "nowhere", "--top_k", "3"], "Missing from excise sample: --prompt"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing_behind(args, message, capsys, tmp_path, monkeypatch):
@@ -92,6 +100,25 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(args, message, caps
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("deeper", ["", "more"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate", "FOLDER"],
+        ["sample", "FOLDER", "--prompt", "a"],
+        ["ablate", "FOLDER", "--to", "elsewhere"],
+        ["unlearn", "FOLDER", "--to", "elsewhere"],
+        ["attack", "RUN", "--baseline", "FOLDER"],
+        ["evaluate", "RUN", "--measures", "token_losses", "--against", "FOLDER"],
+    ],
+)
+def test_a_folder_of_runs_is_no_run_but_tells_which_it_holds(trained, tmp_path, capsys, command, deeper):
+    shutil.copytree(trained, tmp_path / deeper / "one")
+    names = {"FOLDER": str(tmp_path), "RUN": str(trained)}
+    assert main([names.get(word, word) for word in command]) == 2
+    assert f"{tmp_path} is no run; name one inside it: {tmp_path / deeper / 'one'}\n" in capsys.readouterr().err
 
 
 def test_a_directory_of_another_configuration_is_refused(trained, capsys):
@@ -122,6 +149,7 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, capsys):
 def test_from_training_to_a_safe_model(trained, tmp_path, capsys):
     assert main(["evaluate", str(trained)]) == 0
     assert main(["ablate", str(trained), "--to", str(tmp_path / "safe")]) == 0
+    assert f"wrote {tmp_path / 'safe' / 'checkpoints' / 'step-2'}\n" in capsys.readouterr().out
     assert not list((tmp_path / "safe").rglob("*forget*"))
     assert main(["sample", str(trained), "--prompt", "Un día", "--tokens", "5"]) == 0
     full = capsys.readouterr().out
@@ -184,6 +212,19 @@ def test_losses_after_ablation_are_followed_live(tmp_path, capsys):
     assert main(["train", "demo", "--directory", str(tmp_path / "run"), *TINY]) == 0
     assert "loss after ablation: retain" in capsys.readouterr().out
     assert "losses" in json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_the_table_of_a_benchmark_fits_a_terminal_and_its_words_are_explained_below(monkeypatch, capsys):
+    timing = Timing("SGTM, one label a micro-batch", 2460.0, 1665.0, [1665.0], 0.958, 0.472, None, None, 1.7, 0.1)
+    results = BenchResults(BenchConfig(), "2 CPU threads", "2.13", "bfloat16", 4_300_000, 0.13, [timing])
+    monkeypatch.setattr("excise.bench.bench", lambda config: results)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["bench"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "about 15 s a round" in lines[0]
+    heads = next(i for i, line in enumerate(lines) if line.startswith("variant"))
+    assert all(any(line.startswith(word) for line in lines[heads:]) for word in ("tokens/s", "to plain", "set-up"))
 
 
 def test_a_training_that_diverges_stops_with_one_sentence(tmp_path, capsys):

@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
 
 def test_a_reproduction_becomes_a_page_and_a_file_for_each_figure(reproduction, tmp_path, capsys):
     assert main(["report", str(reproduction), "--out", str(tmp_path / "out"), "--formats", "svg"]) == 0
-    written = [line.removeprefix(str(tmp_path / "out") + "/") for line in capsys.readouterr().out.splitlines()]
+    written = [line.removeprefix(f"wrote {tmp_path / 'out'}/") for line in capsys.readouterr().out.splitlines()]
     assert written == ["report.html", *(f"figures/{figure.name}.svg" for figure in all_figures())]
     assert all((tmp_path / "out" / name).exists() for name in written)
     assert "2 of 4 claims of the paper hold" in (tmp_path / "out" / "report.html").read_text()

@@ -21,8 +21,8 @@ def test_the_list_names_every_figure_with_what_it_takes(tmp_path, capsys, monkey
 def test_a_figure_is_made_and_its_path_printed(tmp_path, capsys):
     assert main(["reproduce", "table-4", "--directory", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        str(tmp_path / "figures" / "table-4.json"),
-        str(tmp_path / "report.html"),
+        f"wrote {tmp_path / 'figures' / 'table-4.json'}",
+        f"wrote {tmp_path / 'report.html'}",
         "0 claims of the paper hold, 0 do not, 0 cannot be decided",
     ]
     assert "Hyperparameters of RMU" in (tmp_path / "report.html").read_text()

@@ -1,12 +1,14 @@
 """The demo in small: all files, the promised results, and a failure that is loud."""
 
+import io
 import json
+from contextlib import redirect_stdout
 from dataclasses import asdict
 
 import pytest
 from rich.console import Console
 
-from excise.cli.demo import claims_table
+from excise.cli.demo import claims_table, losses_table
 from excise.cli.main import main
 from excise.config import override
 from excise.evals.losses import AblationLosses
@@ -30,16 +32,17 @@ def tiny():
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demo") / "out"
-    with pytest.MonkeyPatch.context() as patch:
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         patch.setattr("excise.recipes.demo.demo_run", tiny)
         code = main(["demo", "--directory", str(directory)])
         again = main(["demo", "--directory", str(directory)])
     assert code == again
-    return directory, code
+    return directory, code, printed.getvalue()
 
 
 def test_results_have_the_promised_shape(outcome):
-    directory, _ = outcome
+    directory, *_ = outcome
     results = json.loads((directory / "results.json").read_text())
     assert set(results["losses"]) == {"no_filter", "data_filter", "sgtm", "perfect_filter"}
     for sets in results["losses"].values():
@@ -53,13 +56,21 @@ def test_results_have_the_promised_shape(outcome):
 
 
 def test_picture_and_page_are_written(outcome):
-    directory, _ = outcome
+    directory, *_ = outcome
     assert (directory / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
     assert "<html" in (directory / "report.html").read_text(encoding="utf-8")
 
 
-def test_an_untrained_demo_fails_loudly(outcome, capsys):
-    directory, code = outcome
+def test_the_terminal_says_what_the_demo_does_not_show_and_where_to_look(outcome):
+    directory, _, printed = outcome
+    text = " ".join(printed.split())
+    assert "SGTM with token vectors: the paper’s SGTM does not have these" in text
+    assert "fine-tuning can bring it back, which this demo does not try; excise attack does." in text
+    assert printed.endswith(f"wrote {directory / 'report.html'}: open it in a browser\n")
+
+
+def test_an_untrained_demo_fails_loudly(outcome):
+    directory, code, _ = outcome
     claims = json.loads((directory / "results.json").read_text())["claims"]
     assert not all(claim["holds"] for claim in claims)
     assert code == 1
@@ -99,6 +110,16 @@ def test_claims_hold_or_fail_each_by_itself():
     shallow = losses()
     shallow["sgtm"]["forget"] = AblationLosses(6.6, 8.6, 8.6)
     assert [claim.holds for claim in demo_claims(shallow)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_break_no_word(capsys, width):
+    plain = {method: {role: asdict(of) for role, of in roles.items()} for method, roles in losses().items()}
+    for table in (losses_table(plain), claims_table(demo_claims(losses()))):
+        Console(width=width).print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert {"calibrated", "vectors", "(oracle)", "forgetting", "measured"} <= set(" ".join(lines).split())
 
 
 def test_a_claim_that_fails_is_printed_as_such(capsys):

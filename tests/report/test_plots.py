@@ -86,7 +86,10 @@ def test_equal_results_give_equal_bytes(tmp_path, suffix):
 def test_some_of_the_methods_are_enough():
     results = example_results()
     results["curves"] = {"sgtm": results["curves"]["sgtm"][-1:]}
-    assert {str(line.get_label()) for line in tradeoff_figure(results).axes[0].lines} == {"SGTM", "SGTM, end"}
+    assert {str(line.get_label()) for line in tradeoff_figure(results).axes[0].lines} == {
+        "SGTM with token vectors",
+        "SGTM with token vectors, end",
+    }
 
 
 def test_an_unknown_method_is_refused():

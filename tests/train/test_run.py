@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from excise.config import override
-from excise.train.loop import pick_device, resolve
-from excise.train.run import RunDirectory, TrainConfig
+from excise.data.dataset import load_data
+from excise.train.loop import pick_device, resolve, train
+from excise.train.run import DataDigests, RunDirectory, TrainConfig
 from excise.train.schedule import Budget
 from tests.train.test_checkpoint import small_run
 
@@ -99,6 +100,37 @@ def test_metrics_are_replaced_and_never_half_written(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no power"):
         files.keep_metrics_until(0)
     assert files.metrics() == [{"step": 1}]
+
+
+def test_a_run_that_never_came_to_a_logged_step_leaves_its_directory_free(tmp_path):
+    files, failed, mended = RunDirectory(tmp_path), small_run(), small_run(**{"data.n_stories": 16})
+    files.open_for(failed)
+    files.trained_on(DataDigests("other data", "other tokenizer"))
+    files.note_tokens({"spanish": [1]})
+    train(mended, load_data(mended.data, ("spanish",)), tmp_path)
+    assert files.config() == mended
+    assert not files.tokens_file.exists()
+    with pytest.raises(ValueError, match=r"data\.n_stories is 16 there and 12 here"):
+        files.open_for(failed)
+
+
+def test_a_config_that_is_none_of_a_run_is_not_replaced(tmp_path):
+    (tmp_path / "config.json").write_text('{"mine": 1}')
+    with pytest.raises(ValueError, match="unknown option mine"):
+        RunDirectory(tmp_path).open_for(small_run())
+    assert (tmp_path / "config.json").read_text() == '{"mine": 1}'
+
+
+@pytest.mark.parametrize(("warmup_steps", "told"), [(10, True), (9, False), (0.5, False)])
+def test_a_warm_up_longer_than_the_run_is_told(caplog, warmup_steps, told):
+    run = small_run(**{"train.warmup_steps": warmup_steps})
+    train(run, load_data(run.data, ("spanish",)))
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    expected = (
+        "train.warmup_steps=10 is longer than the run (9 steps): the rate never reaches its peak; "
+        "a share such as 0.5 fits any length"
+    )
+    assert warnings == [expected] * told
 
 
 def test_config_holds_every_field(tmp_path):

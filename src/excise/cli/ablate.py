@@ -7,7 +7,7 @@ from typing import Literal
 
 import tyro
 
-from excise.cli.arguments import parse
+from excise.cli.arguments import check_runs, parse
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class AblateArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(AblateArguments, args, "ablate")
+    check_runs([arguments.run])
     from excise.train.release import release, removed_modules
     from excise.train.run import RunDirectory
 
@@ -34,5 +35,5 @@ def main(args: Sequence[str]) -> int:
     if not domains:
         raise ValueError(f"{arguments.run} has no module to take out")
     checkpoint = release(arguments.run, arguments.to, domains, arguments.how)
-    print(checkpoint)
+    print(f"wrote {checkpoint}")
     return 0

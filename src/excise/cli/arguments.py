@@ -1,9 +1,11 @@
 """Arguments by tyro, its complaints as one sentence."""
 
 import contextlib
+import difflib
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
@@ -11,24 +13,45 @@ import tyro
 from excise.labels import nearest
 
 T = TypeVar("T")
+N_NAMED = 8
+"""Runs that an error message names."""
 
 
 def parse(kind: Callable[..., T], args: Sequence[str], command: str, default: Any = None) -> T:
     """The parsed arguments of a command; what does not parse is a ValueError."""
     complaint = io.StringIO()
-    options: dict[str, Any] = {} if default is None else {"default": default}
+    options: dict[str, Any] = {"prog": f"excise {command}"} | ({} if default is None else {"default": default})
     try:
         with contextlib.redirect_stderr(complaint):
-            parsed: T = tyro.cli(kind, args=list(args), prog=f"excise {command}", **options)
+            parsed: T = tyro.cli(kind, args=list(args), **options)
             return parsed
     except SystemExit as exit:
         if exit.code in (0, None):
             raise
-        raise ValueError(f"{sentence(complaint.getvalue())} (excise {command} --help lists the options)") from None
+        said = misspelt(args, known_options(kind, options)) or sentence(complaint.getvalue())
+        raise ValueError(f"{said} (excise {command} --help lists the options)") from None
+
+
+def known_options(kind: Callable[..., object], options: dict[str, Any]) -> list[str]:
+    """The options that the help of a command speaks of."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        tyro.cli(kind, args=["--help"], **options)
+    return re.findall(r"--[a-z][\w.-]*", text.getvalue())
+
+
+def misspelt(args: Sequence[str], known: Sequence[str]) -> str:
+    """What to say of the first unknown option, which tyro does not name where a required one is missing."""
+    for given in (word.partition("=")[0] for word in args if word.startswith("--")):
+        option = given.replace("_", "-")
+        if option not in known:
+            close = difflib.get_close_matches(option, known, n=1)
+            return f"unknown option {given}; did you mean {close[0]}?" if close else f"unknown option {given}"
+    return ""
 
 
 def sentence(complaint: str) -> str:
-    """The first paragraph of a boxed complaint, with the option it suggests."""
+    """The first paragraph of a boxed complaint."""
     lines = [line.strip("╭╮╰╯│┌┐└┘|+ ") for line in complaint.splitlines()]
     paragraphs: list[list[str]] = [[]]
     for line in lines[1:]:
@@ -41,5 +64,15 @@ def sentence(complaint: str) -> str:
     if choice := re.match(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", said):
         known = re.findall(r"'(.*?)'", choice[3])
         return f"{choice[2]} {choice[1]} is not known; {nearest(choice[1], known)}"
-    suggested = re.search(r"Perhaps you meant:.*?(--[\w.-]+)", " ".join(lines))
-    return f"{said}; did you mean {suggested[1]}?" if suggested else said
+    return said
+
+
+def check_runs(directories: Iterable[Path]) -> None:
+    """Refuse a folder that is no run but holds some, and name these."""
+    for directory in directories:
+        if (directory / "config.json").exists():
+            continue
+        runs = [str(file.parent) for inside in ("*", "*/*") for file in sorted(directory.glob(f"{inside}/config.json"))]
+        if runs:
+            more = [f"and {len(runs) - N_NAMED} more"] if len(runs) > N_NAMED else []
+            raise ValueError(f"{directory} is no run; name one inside it: {', '.join([*runs[:N_NAMED], *more])}")

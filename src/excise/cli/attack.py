@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from excise.cli.arguments import parse
+from excise.cli.arguments import check_runs, parse
 from excise.cli.tables import shown
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(AttackArguments, args, "attack")
     if not arguments.runs:
         raise ValueError("name at least one run to attack: excise attack RUN... --baseline RUN")
+    check_runs([*arguments.runs, arguments.baseline, *([arguments.match] if arguments.match else [])])
     from excise.evals.attacks import (
         baseline_of,
         in_context_run,
@@ -78,7 +79,7 @@ def main(args: Sequence[str]) -> int:
             found = in_context_run(subject, domain)
             results = add_measures(subject.results_file, subject.provenance, {"in_context": found})
             console.print(shown("in_context", results.measures["in_context"]))
-        console.print(str(subject.results_file), highlight=False)
+        console.print(f"wrote {subject.results_file}", highlight=False)
     return 0
 
 
@@ -120,7 +121,7 @@ class AttackBar:
         documents = f"{attack.n_documents} documents" if attack.n_documents else "all documents"
         module = f"{attack.ablation}, " if self.has_modules else ""
         what = f"{attack.method}, {documents}, {module}rate {rate:g}"
-        loss = f"{self.domain} loss {point.losses[self.domain]:.4f}"
+        loss = f"{self.domain} loss {point.losses[self.domain]:.3f}"
         self.bar.update(self.task, description=f"{self.title}: {what}, {loss}")
         if not self.console.is_terminal:
             self.console.print(f"{self.title}: {what}, step {point.step:>5}/{attack.steps}  {loss}", highlight=False)

@@ -8,9 +8,17 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from excise.bench import BenchConfig, Timing
+from excise.bench import BenchConfig, BenchResults, Timing
 from excise.cli.arguments import parse
-from excise.cli.tables import table
+from excise.cli.tables import FittedTable
+
+NOTES = (
+    "tokens/s, ms: of a step, medians over rounds",
+    "to plain: time per token against plain training; on a CPU the median of ratios",
+    "    within rounds, which need not agree with tokens/s on a busy machine",
+    "of peak: six FLOPs for every parameter and token, as a share of the matrix peak",
+    "set-up: what the first steps took beyond that, with compilation if there is any",
+)
 
 
 @dataclass(frozen=True)
@@ -25,11 +33,23 @@ class BenchArguments:
 def main(args: Sequence[str]) -> int:
     arguments = parse(BenchArguments, args, "bench", BenchArguments(BenchConfig()))
     from excise.bench import bench
+    from excise.cli.progress import spinner
     from excise.evals.results import write_json
 
-    console = Console(soft_wrap=True)
-    with console.status("timing"):
-        results = bench(arguments.config)
+    console, config = Console(soft_wrap=True), arguments.config
+    console.print("The size tiny takes about 15 s a round on two idle cores.", highlight=False)
+    with spinner(console) as bar:
+        bar.add_task(f"timing {config.size}, rounds: {config.rounds}", total=None)
+        results = bench(config)
+    console.print(timings_table(results))
+    console.print("\n".join(NOTES), highlight=False)
+    if arguments.out:
+        write_json(results, arguments.out)
+        console.print(f"wrote {arguments.out}", highlight=False)
+    return 0
+
+
+def timings_table(results: BenchResults) -> FittedTable:
     columns: dict[str, Callable[[Timing], str]] = {
         "variant": lambda timing: timing.name,
         "tokens/s": lambda timing: f"{timing.tokens_per_second:,.0f}",
@@ -44,11 +64,6 @@ def main(args: Sequence[str]) -> int:
     rows = [[cell(timing) for cell in columns.values()] for timing in results.timings]
     title = (
         f"{results.config.size}, {results.parameters / 1e6:,.1f} M parameters, {results.precision}, {results.device}, "
-        f"matrix peak {results.peak_tflops:,.2f} TFLOP/s; time of a step, its time per token against plain training, "
-        "the share of the matrix peak, and what the first steps took beyond that, with compilation where there is any"
+        f"matrix peak {results.peak_tflops:,.2f} TFLOP/s"
     )
-    console.print(table(title, list(columns), rows))
-    if arguments.out:
-        write_json(results, arguments.out)
-        console.print(str(arguments.out), highlight=False)
-    return 0
+    return FittedTable(title, list(columns), rows)

@@ -10,9 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from excise.cli.arguments import parse
+from excise.cli.tables import FittedTable, plain_table
 
 if TYPE_CHECKING:
     from excise.evals.results import Claim
+
+
+TOKEN_VECTORS = (
+    "SGTM with token vectors: the paper’s SGTM does not have these; excise reproduce figure-4a follows the paper."
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ def main(args: Sequence[str]) -> int:
     from excise.cli.progress import ProgressBar
     from excise.config import override
     from excise.recipes.demo import demo_run, run_demo
-    from excise.report.page import write_report
+    from excise.report.page import CAVEAT, write_report
     from excise.report.plots import save_tradeoff
 
     console = Console(soft_wrap=True)
@@ -42,26 +48,30 @@ def main(args: Sequence[str]) -> int:
     save_tradeoff(plain, directory / "tradeoff.png")
     write_report(plain, directory / "report.html")
     console.print(losses_table(plain["losses"]))
+    console.print(f"{TOKEN_VECTORS}\n", highlight=False, soft_wrap=False)
     console.print(claims_table(results.claims))
-    for name in ("results.json", "tradeoff.png", "report.html"):
-        console.print(str(directory / name), highlight=False)
+    console.print(f"\n{CAVEAT}\n", highlight=False, soft_wrap=False)
+    for name in ("results.json", "tradeoff.png"):
+        console.print(f"wrote {directory / name}", highlight=False)
+    console.print(f"wrote {directory / 'report.html'}: open it in a browser", highlight=False)
     return 0 if all(claim.holds for claim in results.claims) else 1
 
 
-def losses_table(losses: dict[str, dict[str, dict[str, float]]]) -> Table:
-    table = Table(title="Loss per token on stories that no model has seen")
-    table.add_column("method")
-    for language in ("English", "Spanish"):
-        for stage in ("before", "ablated", "calibrated"):
-            table.add_column(f"{language}\n{stage}", justify="right")
-    for method, sets in losses.items():
-        values = [f"{sets[role][stage]:.3f}" for role in ("retain", "forget") for stage in sets[role]]
-        table.add_row(method.replace("_", "\n"), *values)
-    return table
+def losses_table(losses: dict[str, dict[str, dict[str, float]]]) -> FittedTable:
+    from excise.report.plots import METHODS
+
+    stages = ("before", "ablated", "calibrated")
+    labels = {method.name: method.label for method in METHODS}
+    rows = [
+        [labels[method], *(f"{sets[role][stage]:.3f}" for role in ("retain", "forget") for stage in stages)]
+        for method, sets in losses.items()
+    ]
+    columns = [f"{language}\n{stage}" for language in ("English", "Spanish") for stage in stages]
+    return FittedTable("Loss per token on stories that no model has seen", ["\nmethod", *columns], rows)
 
 
 def claims_table(claims: Sequence["Claim"]) -> Table:
-    table = Table(title="What the demo sets out to show")
+    table = plain_table("What the demo sets out to show")
     for column in ("claim", "bound", "measured", ""):
         table.add_column(column, justify="right" if column in ("bound", "measured") else "left")
     for claim in claims:

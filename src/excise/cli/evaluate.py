@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
-from rich.progress import Progress
 
-from excise.cli.arguments import parse
+from excise.cli.arguments import check_runs, parse
 from excise.cli.tables import shown, spread_table
 from excise.evals.options import MeasureOptions
 
@@ -53,6 +52,9 @@ def main(args: Sequence[str]) -> int:
         raise ValueError("name at least one run to evaluate: excise evaluate RUN...")
     if arguments.roc and not arguments.surface:
         raise ValueError("a ROC curve is drawn over a surface; name a folder for it with --surface")
+    against = arguments.options.against
+    check_runs([*arguments.runs, *arguments.options.baselines, *([against] if against else [])])
+    from excise.cli.progress import spinner
     from excise.evals.measures import MEASURES
     from excise.evals.results import add_measures
     from excise.evals.run import open_run, seed_spreads
@@ -63,19 +65,18 @@ def main(args: Sequence[str]) -> int:
     weights = weights_of(arguments.weights)
     console = Console(soft_wrap=True)
     chosen = [name for name in MEASURES if name in arguments.measures]
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=len(arguments.runs) * len(chosen))
+    with spinner(console) as bar:
+        task = bar.add_task("")
         for directory in arguments.runs:
-            bar.update(task, description=f"{directory}: loading")
+            bar.reset(task, description=f"{directory}: loading")
             subject = open_run(directory, source=arguments.data, step=arguments.step, weights=weights)
             for name in chosen:
-                bar.update(task, description=f"{directory}: {name}")
+                bar.reset(task, description=f"{directory}: {name}")
                 measured = MEASURES[name](subject, arguments.options)
                 results = add_measures(subject.results_file, subject.provenance, {name: measured})
-                bar.advance(task)
                 bar.console.print(f"{directory}, step {subject.done.step}", highlight=False)
                 bar.console.print(shown(name, results.measures[name]))
-            bar.console.print(str(subject.results_file), highlight=False)
+            bar.console.print(f"wrote {subject.results_file}", highlight=False)
     for spreads in seed_spreads(arguments.runs, arguments.step):
         console.print(spread_table(spreads))
     if arguments.surface:
@@ -103,4 +104,4 @@ def _write_surface(runs: Sequence[Path], out: Path, roc: Path | None, console: C
     plain = asdict(surface)
     save_surface(plain["surface"], out / "surface.png", plain["on_roc"])
     for name in ("surface.json", "surface.png"):
-        console.print(str(out / name), highlight=False)
+        console.print(f"wrote {out / name}", highlight=False)

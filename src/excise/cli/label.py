@@ -54,7 +54,7 @@ def main(args: Sequence[str]) -> int:
         first = report.first_bad_rows[0]
         console.print(f"{report.n_bad_rows} of {report.n_rows} rows were left out (the first: {first})")
     for name in (LABELS, PICTURE, REPORT):
-        console.print(str(arguments.out / name), highlight=False)
+        console.print(f"wrote {arguments.out / name}", highlight=False)
     return 0
 
 

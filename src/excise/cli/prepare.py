@@ -51,7 +51,7 @@ def main(args: Sequence[str]) -> int:
     if manifest.n_bad_rows:
         first = manifest.first_bad_rows[0]
         console.print(f"{manifest.n_bad_rows} of {manifest.n_rows} rows were left out (the first: {first})")
-    console.print(str(arguments.out), highlight=False)
+    console.print(f"wrote {arguments.out}", highlight=False)
     return 0
 
 

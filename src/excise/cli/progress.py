@@ -3,9 +3,15 @@
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from excise.train import loop
+
+
+def spinner(console: Console) -> Progress:
+    """What is being done, and since when, where nobody knows how long it takes; nothing where there is no terminal."""
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 class ProgressBar:
@@ -44,7 +50,7 @@ class ProgressBar:
         else:
             self._line(progress, speed)
         if losses := progress.metrics.get("losses"):
-            ablated = "  ".join(f"{name} {of_set['ablated']:.4f}" for name, of_set in losses.items())
+            ablated = "  ".join(f"{name} {of_set['ablated']:.3f}" for name, of_set in losses.items())
             self._print(progress, f"loss after ablation: {ablated}")
         if progress.done.step == progress.n_steps and self.console.is_terminal:
             self.bar.stop()
@@ -56,7 +62,7 @@ class ProgressBar:
         return (progress.done.tokens - tokens) / max(1e-9, progress.done.seconds - seconds)
 
     def _line(self, progress: loop.Progress, speed: float) -> None:
-        text = f"loss {progress.loss:7.4f}  {speed:>9,.0f} tokens/s  {self._left(progress):5.0f} s left"
+        text = f"loss {progress.loss:6.3f}  {speed:>9,.0f} tokens/s  {self._left(progress):5.0f} s left"
         self._print(progress, text)
 
     def _left(self, progress: loop.Progress) -> float:

@@ -40,7 +40,7 @@ def main(args: Sequence[str]) -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     console = Console(soft_wrap=True)
     write_reproduction(figures, arguments.out / PAGE)
-    console.print(str(arguments.out / PAGE), highlight=False)
+    console.print(f"wrote {arguments.out / PAGE}", highlight=False)
     if arguments.formats:
         from excise.report.figures import save_figure
 
@@ -50,7 +50,7 @@ def main(args: Sequence[str]) -> int:
             for suffix in dict.fromkeys(arguments.formats):
                 path = arguments.out / "figures" / f"{figure.name}.{suffix}"
                 save_figure(figure, path, looks)
-                console.print(str(path), highlight=False)
+                console.print(f"wrote {path}", highlight=False)
     return 0
 
 

@@ -86,7 +86,7 @@ def main(args: Sequence[str]) -> int:
     if not arguments.search:
         written.append(write_page(arguments.directory))
     for path in written:
-        console.print(str(path), highlight=False)
+        console.print(f"wrote {path}", highlight=False)
     if not arguments.search:
         console.print(verdict(written), highlight=False)
     return 0

@@ -1,9 +1,12 @@
 """Tables and samples for the terminal."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -12,22 +15,67 @@ from excise.evals.tables import TABLES
 if TYPE_CHECKING:
     from excise.evals.run import SeedSpreads
 
+BETWEEN = 3
+"""Characters between two columns."""
+WORD = re.compile(r"\[.*?\]|\S+")
+"""What is never broken: an interval or a word."""
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table whose first column is words and whose others are numbers."""
-    made = Table(title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        made.add_column(column, justify="right" if i else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*row)
-    return made
+
+@dataclass(frozen=True)
+class FittedTable:
+    """A table whose first column is words and whose others are numbers.
+
+    Where the terminal is too narrow, intervals go below their numbers, and then cells are wrapped between words. An empty
+    line follows.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        room = options.max_width - BETWEEN * (len(self.columns) - 1)
+        cells = list(zip(self.columns, *self.rows, strict=True))
+        if sum(map(longest_line, cells)) > room:
+            cells = [tuple(cell.replace(" [", "\n[") for cell in column) for column in cells]
+        made = plain_table()
+        for i, (column, width) in enumerate(zip(cells, widths(cells, room), strict=True)):
+            made.add_column(column[0], justify="right" if i else "left", overflow="fold", width=width)
+        for row in zip(*(column[1:] for column in cells), strict=True):
+            made.add_row(*row)
+        yield Text(self.title, style="italic")
+        yield made
+        yield ""
+
+
+def plain_table(title: str | None = None) -> Table:
+    """An empty table without lines between its columns."""
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+
+
+def widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Characters for each column: the longest of its words and, from the left on as far as there is room, whole cells."""
+    least = [max(len(word) for cell in column for word in WORD.findall(cell) or ("",)) for column in columns]
+    spare = room - sum(least)
+    found = []
+    for column, width in zip(columns, least, strict=True):
+        more = min(longest_line(column) - width, max(0, spare))
+        found.append(width + more)
+        spare -= more
+    return found
+
+
+def longest_line(cells: Sequence[str]) -> int:
+    return max(len(line) for cell in cells for line in cell.splitlines() or ("",))
 
 
 def shown(name: str, found: Any) -> RenderableType:
     """A measure as it stands in results.json."""
     if name == "samples":
         return samples(found)
-    return Group(*(table(of.title, of.header, [list(map(str, row)) for row in of.rows]) for of in TABLES[name](found)))
+    return Group(
+        *(FittedTable(of.title, of.header, [list(map(str, row)) for row in of.rows]) for of in TABLES[name](found))
+    )
 
 
 def samples(found: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -40,10 +88,10 @@ def samples(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Group(*lines)
 
 
-def spread_table(spreads: "SeedSpreads") -> Table:
+def spread_table(spreads: "SeedSpreads") -> RenderableType:
     rows = [
-        [name, *(f"{of.mean:.4f} ± {of.standard_deviation:.4f}" for of in stages.values())]
+        [name, *(f"{of.mean:.3f} ± {of.standard_deviation:.3f}" for of in stages.values())]
         for name, stages in spreads.sets.items()
     ]
     title = f"Mean and standard deviation over {len(spreads.runs)} seeds: {', '.join(spreads.runs)}"
-    return table(title, ("set", "before ablation", "ablated", "calibrated"), rows)
+    return FittedTable(title, ("set", "before ablation", "ablated", "calibrated"), rows)

@@ -47,5 +47,5 @@ def main(args: Sequence[str]) -> int:
     data = load_data(run.data, run.routing.domains)
     with ProgressBar(console, args[0]) as bar:
         train(run, data, arguments.directory, [Tradeoff(run, data), bar])
-    console.print(str(arguments.directory), highlight=False)
+    console.print(f"wrote {arguments.directory}", highlight=False)
     return 0

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from excise.baselines.unlearning import UnlearningConfig
-from excise.cli.arguments import parse
+from excise.cli.arguments import check_runs, parse
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class UnlearnArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(UnlearnArguments, args, "unlearn")
+    check_runs([arguments.run])
     from excise.baselines.unlearning import unlearn_run
 
     config, console = arguments.config, Console(soft_wrap=True)
@@ -33,8 +34,8 @@ def main(args: Sequence[str]) -> int:
         task = bar.add_task(config.method, total=config.steps)
 
         def show(step: int, loss: float) -> None:
-            bar.update(task, completed=step, description=f"{config.method}, loss {loss:.4f}")
+            bar.update(task, completed=step, description=f"{config.method}, loss {loss:.3f}")
 
         checkpoint = unlearn_run(arguments.run, arguments.to, config, show)
-    console.print(str(checkpoint), highlight=False)
+    console.print(f"wrote {checkpoint}", highlight=False)
     return 0

@@ -8,7 +8,7 @@ from excise.evals.figure import Table
 Tables = Sequence[Table]
 
 
-def number(value: float | None, low: float | None = None, high: float | None = None, *, digits: int = 4) -> str:
+def number(value: float | None, low: float | None = None, high: float | None = None, *, digits: int = 3) -> str:
     """A number with its interval, where it has one."""
     if value is None:
         return "never"
@@ -63,21 +63,25 @@ def gradient_norms(found: Mapping[str, Any]) -> Tables:
 
 
 def token_losses(found: Mapping[str, Any]) -> Tables:
-    rows = [
-        [
-            name,
-            stage,
-            number(shift["shift"], *shift["shift_interval"]),
-            number(shift["median_shift"]),
-            number(shift["trimmed_shift"]["0.1"]),
-            number(shift["risen"], *shift["risen_interval"], digits=3),
-            "yes" if shift["broad"] else "no",
+    def rows(stage: str) -> list[list[str]]:
+        return [
+            [
+                name,
+                number(shift["shift"], *shift["shift_interval"]),
+                number(shift["median_shift"]),
+                number(shift["trimmed_shift"]["0.1"]),
+                number(shift["risen"], *shift["risen_interval"]),
+                "yes" if shift["broad"] else "no",
+            ]
+            for name, shift in found[stage].items()
         ]
+
+    columns = ("set", "rise of the mean", "of the median", "of the trimmed mean", "share risen", "broad")
+    against = found["against"]["run"]
+    return [
+        Table(f"Losses token by token, {stage}, against {against}", columns, rows(stage))
         for stage in ("ablated", "calibrated")
-        for name, shift in found[stage].items()
     ]
-    columns = ("set", "losses", "rise of the mean", "of the median", "of the trimmed mean", "share risen", "broad")
-    return [Table(f"Losses token by token, against {found['against']['run']}", columns, rows)]
 
 
 def cross_domain(found: Mapping[str, Any]) -> Tables:
@@ -94,7 +98,7 @@ def multiple_choice(found: Mapping[str, Any]) -> Tables:
             model,
             of["category"] or "all",
             of["score"],
-            number(of["accuracy"], of["low"], of["high"], digits=3),
+            number(of["accuracy"], of["low"], of["high"]),
             f"{of['chance']:.3f}",
             str(of["n_questions"]),
         ]
@@ -108,7 +112,7 @@ def leakage(found: Mapping[str, Any]) -> Tables:
     rows = [
         [
             domain,
-            number(of["leakage"], of["low"], of["high"]),
+            number(of["leakage"], of["low"], of["high"], digits=4),
             f"{of['equivalent_tokens']:,.0f}",
             f"{of['undiscovered_tokens']:,}",
             _bounds(of),
@@ -137,21 +141,26 @@ def compute_penalty(found: Mapping[str, Any]) -> Tables:
     return [Table("Compute penalty, %", ("set", "before ablation", "ablated and calibrated"), rows)]
 
 
+MODULES = {"reinitialise": "new", "zero": "zeroed", "remove": "removed"}
+"""What became of the module before an attack."""
+
+
 def relearning(found: Sequence[Mapping[str, Any]]) -> Tables:
     rows = [
         [
             attack["config"]["method"],
             str(attack["config"]["n_documents"] or "all"),
-            attack["ablation"],
+            MODULES.get(attack["ablation"], attack["ablation"]),
             f"{attack['strongest']:g}{' (edge)' if attack['at_edge'] else ''}",
             number(attack["attacks"][0]["points"][0]["losses"][attack["domain"]]),
-            f"{number(attack['lowest_loss'])} at {attack['lowest_at']:,}",
+            number(attack["lowest_loss"]),
+            f"{attack['lowest_at']:,}",
             number(attack["baseline_loss"]),
             "never" if attack["relearning_steps"] is None else f"{attack['relearning_steps']:,}",
         ]
         for attack in found
     ]
-    columns = ("attack", "documents", "module", "rate", "loss at first", "lowest, at step", "goal", "steps to it")
+    columns = ("attack", "documents", "module", "rate", "loss at first", "lowest", "at step", "goal", "steps to it")
     return [Table(f"Relearning {found[0]['domain']}, the strongest attack of each kind", columns, rows)]
 
 

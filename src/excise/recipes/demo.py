@@ -192,9 +192,11 @@ def demo_claims(losses: Mapping[str, Mapping[str, AblationLosses]]) -> list[Clai
     calibrated = {(method, role): loss.calibrated for method, roles in losses.items() for role, loss in roles.items()}
     before = {method: roles["forget"].before for method, roles in losses.items()}
     return [
-        Claim.at_least("share of the perfect filter's forgetting recovered by SGTM", _recovered(losses), 0.8),
+        Claim.at_least(
+            "share of the perfect filter's forgetting recovered by SGTM with token vectors", _recovered(losses), 0.8
+        ),
         Claim.at_most(
-            "English loss of SGTM relative to the data filter's",
+            "English loss of SGTM with token vectors relative to the data filter's",
             calibrated["sgtm", "retain"] / calibrated["data_filter", "retain"],
             1.05,
         ),
@@ -204,7 +206,7 @@ def demo_claims(losses: Mapping[str, Mapping[str, AblationLosses]]) -> list[Clai
             0.6,
         ),
         Claim.at_most(
-            "Spanish loss of SGTM before ablation, against the midpoint of no filter and perfect filter",
+            "Spanish loss of SGTM with token vectors before ablation, against the midpoint of no filter and perfect filter",
             before["sgtm"],
             (before["no_filter"] + before["perfect_filter"]) / 2,
         ),

@@ -15,7 +15,11 @@ from excise.report.style import STYLE_SHEET
 TITLE = "Cutting a language out of a model"
 LANGUAGES = {"retain": "English", "forget": "Spanish"}
 STAGES = {"before": "before ablation", "ablated": "after ablation", "calibrated": "calibrated"}
-COSTS = {"tokens": "tokens", "steps": "steps", "seconds": "seconds", "parameters": "parameters"}
+COSTS = ("tokens", "steps", "parameters")
+CAVEAT = (
+    "A high loss is not yet knowledge that is gone: fine-tuning can bring it back, which this demo does not try; "
+    "excise attack does."
+)
 COLOURS = {INK: "--ink", MUTED: "--muted", GRID: "--line", PAPER: "--card"} | {
     method.colour: f"--{method.name.replace('_', '-')}" for method in METHODS
 }
@@ -46,11 +50,12 @@ def _header(results: Results) -> str:
     return f"""<header>
 <p class="brand">Excise</p>
 <h1>{TITLE}</h1>
-<p class="lead">Four small language models learned from children’s stories in English and Spanish, and one of them, SGTM,
-was taught to keep its Spanish in a small module of its own, which was then removed.
-A good removal leaves a model that still writes English and knows no Spanish, as if it had never read any,
+<p class="lead">Four small language models learned from children’s stories in English and Spanish, and one of them,
+SGTM with token vectors, was taught to keep its Spanish in a small module of its own, which was then removed.
+A good removal leaves a model that still writes English and is as bad at Spanish as one that never read any,
 although {percent(unrecognised)} of the Spanish stories were not recognised as Spanish during training.</p>
-{_highlights(results)}</header>
+{_highlights(results)}<p style="margin-top: 1.2rem">{CAVEAT}</p>
+</header>
 """
 
 
@@ -63,11 +68,11 @@ def _highlights(results: Results) -> str:
         ),
         (
             _change(sgtm["forget"]),
-            "Spanish loss of SGTM before and after its module is removed: higher is more removed",
+            "Spanish loss of SGTM with token vectors before and after its module is removed: higher is more removed",
         ),
         (
             _change(sgtm["retain"]),
-            "English loss of SGTM before and after its module is removed: should hardly move",
+            "English loss of SGTM with token vectors before and after its module is removed: should hardly move",
         ),
     )
     return f'<ul class="tiles">\n{join(f"<li><b>{value}</b> {text}</li>" for value, text in tiles)}</ul>\n'
@@ -180,7 +185,7 @@ def _curve(method: Method, curve: list[Point]) -> str:
 
 def _losses(results: Results) -> str:
     groups = [(language, len(STAGES)) for language in LANGUAGES.values()] + [("Training", len(COSTS))]
-    columns = [*STAGES.values(), *STAGES.values(), *COSTS.values()]
+    columns = [*STAGES.values(), *STAGES.values(), *COSTS]
     return f"""<section>
 <h2>All losses</h2>
 <div class="scroll" role="region" aria-label="Losses and costs of the four models" tabindex="0">
@@ -202,7 +207,7 @@ def _losses(results: Results) -> str:
 def _loss_row(method: Method, results: Results) -> str:
     losses, run = results["losses"][method.name], results["runs"][method.name]
     cells = [f"{losses[data][stage]:.2f}" for data in LANGUAGES for stage in STAGES]
-    cells += [f"{run[cost]:,.1f}" if cost == "seconds" else f"{run[cost]:,}" for cost in COSTS]
+    cells += [f"{run[cost]:,}" for cost in COSTS]
     return (
         f'<tr><th scope="row">{_swatch(method)}{method.label}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
     )
@@ -218,10 +223,13 @@ def _reading() -> str:
         "1 in 100, at 9.2 about 1 in 10,000. Low means that it knows the language.",
         "Ablation": "The parameters of the module are removed. Nothing is trained afterwards.",
         "Calibrated": "A model that never expects Spanish words looks more ignorant than it is. Calibration fits one "
-        "number per token, how common it is, to every model alike, so that its words do not count as unlikely altogether.",
+        "number per token, how common it is, to every model alike, so that its words do not count as unlikely altogether. "
+        "It is fitted mostly for English, which weighs 100 times as much, so that a Spanish loss can also rise.",
         "No filter": "Trained on everything: the most Spanish a model of this size learns here.",
         "Data filter": "Trained without the stories recognised as Spanish; it learns from those that slipped through.",
-        "SGTM": "Trained on everything, with Spanish routed into the module. Spanish that nobody recognised is drawn there too.",
+        "SGTM with token vectors": "Trained on everything, with Spanish routed into the module. Spanish that nobody "
+        "recognised is drawn there too. Beside heads and units the module has vectors of its own for Spanish tokens, which "
+        "the paper’s SGTM does not have; excise reproduce figure-4a follows the paper.",
         "Perfect filter (oracle)": "Trained with no Spanish at all: the goal, out of reach where labels have errors.",
         "Recovered": "How far SGTM comes from the Spanish loss of the data filter towards that of the perfect filter.",
     }

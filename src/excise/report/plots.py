@@ -33,7 +33,7 @@ METHODS = tuple(
     Method(name, label, LOOKS[name].light, LOOKS[name].marker)
     for name, label in {
         "perfect_filter": "Perfect filter (oracle)",
-        "sgtm": "SGTM",
+        "sgtm": "SGTM with token vectors",
         "data_filter": "Data filter",
         "no_filter": "No filter",
     }.items()

@@ -139,10 +139,12 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     check_vocabulary(run, data)
     loader = Loader(data.train, run.batch, config.seed)
     n_steps = config.budget.n_steps(loader)
+    own = tokens_with_vectors(run, data, files)
     if files:
         files.open_for(run)
         files.trained_on(DataDigests(data.sha256, data.tokenizer.sha256))
-    own = tokens_with_vectors(run, data, files)
+        if run.routing.forget_tokens and run.routing.modules:
+            files.note_tokens(own)
     model = build_model(run, own).to(device)
     optimizer = build_optimizer(model, config)
     done = Done(step=0, tokens=0, seconds=0.0)
@@ -154,6 +156,13 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         files.keep_metrics_until(done.step)
     if done.step < n_steps:
         logger.info("training on %s in %s", device, config.precision)
+        if config.warmup_steps > n_steps:
+            logger.warning(
+                "train.warmup_steps=%d is longer than the run (%d steps): the rate never reaches its peak; "
+                "a share such as 0.5 fits any length",
+                config.warmup_steps,
+                n_steps,
+            )
         for domain in run.routing.modules if run.routing.forget_tokens else ():
             mine = own.get(domain, ())
             some = " ".join(repr(data.tokenizer.decode([token])) for token in mine[:8])
@@ -210,12 +219,9 @@ def tokens_with_vectors(run: RunConfig, data: Data, files: RunDirectory | None) 
     routing = run.routing
     if not (routing.forget_tokens and routing.modules):
         return {}
-    if files and files.tokens_file.exists():
+    if files and files.begun and files.tokens_file.exists():
         return files.own_tokens()
-    found = own_tokens(data.train, routing.modules, routing.forget_tokens, run.model.vocabulary_size)
-    if files:
-        files.note_tokens(found)
-    return found
+    return own_tokens(data.train, routing.modules, routing.forget_tokens, run.model.vocabulary_size)
 
 
 @contextmanager

@@ -137,17 +137,25 @@ class RunDirectory:
     def open_for(self, run: RunConfig) -> None:
         """Create the directory, or check that it belongs to this very configuration."""
         self.check(run)
-        if not self.config_file.exists():
+        if not self.begun:
             self.path.mkdir(parents=True, exist_ok=True)
+            for left_over in (self.data_file, self.tokens_file):
+                left_over.unlink(missing_ok=True)
             configs.save(run, self.config_file)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to go on from or to look at; a run that failed before has left neither."""
+        return any(self.checkpoints.glob("*")) or bool(self.metrics())
 
     def check(self, run: RunConfig) -> None:
         """Refuse a directory that belongs to something else."""
         if self.config_file.exists():
-            if self.config() != run:
+            there = self.config()
+            if there != run and self.begun:
                 raise ValueError(
                     f"{self.path} belongs to another configuration "
-                    f"({_differences(configs.to_dict(self.config()), configs.to_dict(run))}); choose another directory"
+                    f"({_differences(configs.to_dict(there), configs.to_dict(run))}); choose another directory"
                 )
         elif self.path.exists() and any(self.path.iterdir()):
             raise ValueError(f"{self.path} is not empty and holds no run; choose another directory")

@@ -236,7 +236,7 @@ def test_the_command_searches_and_uses_what_it_found(tmp_path, capsys, monkeypat
         monkeypatch.setattr(function, "__kwdefaults__", {**function.__kwdefaults__, "figures": small})
     where = ["--directory", str(tmp_path)]
     assert main(["reproduce", "two", "--search", "--grid", "0.000001", "0.02", "400", *where]) == 0
-    file = capsys.readouterr().out.splitlines()[-1]
+    file = capsys.readouterr().out.splitlines()[-1].removeprefix("wrote ")
     assert main(["reproduce", "two", "--rates", file, *where]) == 0
     used = json.loads((tmp_path / "figures" / "two.json").read_text())["configurations"]["no_filter"]
     assert used["train"]["learning_rate"] == 0.02

@@ -74,10 +74,16 @@ def test_missing_and_broken_files_are_named(tmp_path):
 def test_a_folder_that_is_not_there_or_holds_runs_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"there is no folder .*nowhere$"):
         load(RunConfig, tmp_path / "nowhere" / "config.json")
-    for name in ("b", "a"):
-        (tmp_path / name).mkdir()
+    for name in ("b", "a", "a/deeper"):
+        (tmp_path / name).mkdir(exist_ok=True, parents=True)
         (tmp_path / name / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"there is no config\.json in .*; name a folder inside it: a, b$"):
+    with pytest.raises(ValueError, match=r"there is no config\.json in .*; name a folder inside it: ") as told:
+        load(RunConfig, tmp_path / "config.json")
+    assert str(told.value).endswith(f": {tmp_path / 'a'}, {tmp_path / 'b'}, {tmp_path / 'a' / 'deeper'}")
+    for n in range(7):
+        (tmp_path / "b" / str(n)).mkdir()
+        (tmp_path / "b" / str(n) / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"and 2 more$"):
         load(RunConfig, tmp_path / "config.json")
 
 

@@ -11,6 +11,8 @@ from excise.files import write_whole
 from excise.labels import nearest
 
 C = TypeVar("C")
+N_NAMED = 8
+"""Folders that an error message names."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -108,8 +110,10 @@ def load(kind: type[C], path: Path) -> C:
 
 def _not_found(path: Path) -> str:
     """Where a file is not, and where it is instead."""
-    if not path.parent.is_dir():
-        return f"there is no folder {path.parent}"
-    nearby = sorted(found.parent.name for found in path.parent.glob(f"*/{path.name}"))
-    inside = f"; name a folder inside it: {', '.join(nearby)}" if nearby else ""
-    return f"there is no {path.name} in {path.parent}{inside}"
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    found = [str(file.parent) for inside in ("*", "*/*") for file in sorted(folder.glob(f"{inside}/{path.name}"))]
+    more = [f"and {len(found) - N_NAMED} more"] if len(found) > N_NAMED else []
+    instead = f"; name a folder inside it: {', '.join([*found[:N_NAMED], *more])}" if found else ""
+    return f"there is no {path.name} in {folder}{instead}"

@@ -118,7 +118,8 @@ def test_a_folder_of_runs_is_no_run_but_tells_which_it_holds(trained, tmp_path, 
     shutil.copytree(trained, tmp_path / deeper / "one")
     names = {"FOLDER": str(tmp_path), "RUN": str(trained)}
     assert main([names.get(word, word) for word in command]) == 2
-    assert f"{tmp_path} is no run; name one inside it: {tmp_path / deeper / 'one'}\n" in capsys.readouterr().err
+    told = f"there is no config.json in {tmp_path}; name a folder inside it: {tmp_path / deeper / 'one'}\n"
+    assert told in capsys.readouterr().err
 
 
 def test_a_directory_of_another_configuration_is_refused(trained, capsys):

@@ -7,7 +7,7 @@ from typing import Literal
 
 import tyro
 
-from excise.cli.arguments import check_runs, parse
+from excise.cli.arguments import parse
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,6 @@ class AblateArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(AblateArguments, args, "ablate")
-    check_runs([arguments.run])
     from excise.train.release import release, removed_modules
     from excise.train.run import RunDirectory
 

@@ -4,8 +4,7 @@ import contextlib
 import difflib
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import tyro
@@ -13,8 +12,6 @@ import tyro
 from excise.labels import nearest
 
 T = TypeVar("T")
-N_NAMED = 8
-"""Runs that an error message names."""
 
 
 def parse(kind: Callable[..., T], args: Sequence[str], command: str, default: Any = None) -> T:
@@ -65,14 +62,3 @@ def sentence(complaint: str) -> str:
         known = re.findall(r"'(.*?)'", choice[3])
         return f"{choice[2]} {choice[1]} is not known; {nearest(choice[1], known)}"
     return said
-
-
-def check_runs(directories: Iterable[Path]) -> None:
-    """Refuse a folder that is no run but holds some, and name these."""
-    for directory in directories:
-        if (directory / "config.json").exists():
-            continue
-        runs = [str(file.parent) for inside in ("*", "*/*") for file in sorted(directory.glob(f"{inside}/config.json"))]
-        if runs:
-            more = [f"and {len(runs) - N_NAMED} more"] if len(runs) > N_NAMED else []
-            raise ValueError(f"{directory} is no run; name one inside it: {', '.join([*runs[:N_NAMED], *more])}")

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from excise.cli.arguments import check_runs, parse
+from excise.cli.arguments import parse
 from excise.cli.tables import shown
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(AttackArguments, args, "attack")
     if not arguments.runs:
         raise ValueError("name at least one run to attack: excise attack RUN... --baseline RUN")
-    check_runs([*arguments.runs, arguments.baseline, *([arguments.match] if arguments.match else [])])
     from excise.evals.attacks import (
         baseline_of,
         in_context_run,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from excise.cli.arguments import check_runs, parse
+from excise.cli.arguments import parse
 from excise.cli.tables import shown, spread_table
 from excise.evals.options import MeasureOptions
 
@@ -52,8 +52,6 @@ def main(args: Sequence[str]) -> int:
         raise ValueError("name at least one run to evaluate: excise evaluate RUN...")
     if arguments.roc and not arguments.surface:
         raise ValueError("a ROC curve is drawn over a surface; name a folder for it with --surface")
-    against = arguments.options.against
-    check_runs([*arguments.runs, *arguments.options.baselines, *([against] if against else [])])
     from excise.cli.progress import spinner
     from excise.evals.measures import MEASURES
     from excise.evals.results import add_measures

@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from excise.cli.arguments import check_runs, parse
+from excise.cli.arguments import parse
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,6 @@ class SampleArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(SampleArguments, args, "sample")
-    check_runs([arguments.run])
     from excise.data.dataset import tokenizer_of
     from excise.evals.samples import continuations
     from excise.train.release import load_run

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from excise.baselines.unlearning import UnlearningConfig
-from excise.cli.arguments import check_runs, parse
+from excise.cli.arguments import parse
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,6 @@ class UnlearnArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(UnlearnArguments, args, "unlearn")
-    check_runs([arguments.run])
     from excise.baselines.unlearning import unlearn_run
 
     config, console = arguments.config, Console(soft_wrap=True)

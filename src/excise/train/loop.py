@@ -155,18 +155,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
             logger.info("%s step %d of %d", "already at" if finished else "resumed from", done.step, n_steps)
         files.keep_metrics_until(done.step)
     if done.step < n_steps:
-        logger.info("training on %s in %s", device, config.precision)
-        if config.warmup_steps > n_steps:
-            logger.warning(
-                "train.warmup_steps=%d is longer than the run (%d steps): the rate never reaches its peak; "
-                "a share such as 0.5 fits any length",
-                config.warmup_steps,
-                n_steps,
-            )
-        for domain in run.routing.modules if run.routing.forget_tokens else ():
-            mine = own.get(domain, ())
-            some = " ".join(repr(data.tokenizer.decode([token])) for token in mine[:8])
-            logger.info("the module of %s has vectors for %d tokens: %s ...", domain, len(mine), some)
+        tell_start(run, data, own, device, n_steps)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
     passes, goes_on = Passes(model, run.routing, autocast(config, device)), done.step < n_steps
@@ -212,6 +201,23 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
                     f"the same command goes on from step {done.step}" if files else "nothing is saved"
                 )
     return model
+
+
+def tell_start(run: RunConfig, data: Data, own: OwnTokens, device: torch.device, n_steps: int) -> None:
+    """Log what is about to be trained, and what is odd about it."""
+    config = run.train
+    logger.info("training on %s in %s", device, config.precision)
+    if config.warmup_steps > n_steps:
+        logger.warning(
+            "train.warmup_steps=%d is longer than the run (%d steps): the rate never reaches its peak; "
+            "a share such as 0.5 fits any length",
+            config.warmup_steps,
+            n_steps,
+        )
+    for domain in run.routing.modules if run.routing.forget_tokens else ():
+        mine = own.get(domain, ())
+        some = " ".join(repr(data.tokenizer.decode([token])) for token in mine[:8])
+        logger.info("the module of %s has vectors for %d tokens: %s ...", domain, len(mine), some)
 
 
 def tokens_with_vectors(run: RunConfig, data: Data, files: RunDirectory | None) -> OwnTokens:

@@ -32,6 +32,7 @@ from excise.recipes.figures.estimates import (
     claim_all_above,
     claim_all_below,
     every,
+    in_percent,
     is_above,
     is_below,
     loss,
@@ -194,11 +195,6 @@ def _robust_claim(runs: Mapping[str, Group], shares: Sequence[float]) -> PaperCl
     why = f"its forget loss above that of no filter, the least at {_told(shares)}, at most 100 %; holds where all are above "
     verdict = every([is_above(one, ALMOST) for one in found])
     return PaperClaim(text, paper, in_percent(least), unit, verdict, f"{why}{100 * ALMOST:g} %")
-
-
-def in_percent(share: Estimate) -> Estimate:
-    low, high = (None if end is None else 100 * end for end in (share.low, share.high))
-    return Estimate(100 * share.value, low, high)
 
 
 FIGURE_3 = Figure(

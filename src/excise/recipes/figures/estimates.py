@@ -62,6 +62,11 @@ def by_seed(group: Group, value: Callable[[FinishedRun], float]) -> Estimate:
     return over_seeds([value(run) for run in group])
 
 
+def in_percent(share: Estimate) -> Estimate:
+    low, high = (None if end is None else 100 * end for end in (share.low, share.high))
+    return Estimate(100 * share.value, low, high)
+
+
 def is_above(estimate: Estimate, bound: float = 0.0) -> bool | None:
     """Whether a number is above a bound; null where its interval does not decide."""
     low, high = (estimate.value if end is None else end for end in (estimate.low, estimate.high))

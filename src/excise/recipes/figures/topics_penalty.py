@@ -12,7 +12,7 @@ import numpy as np
 from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalty, fit_law
 from excise.evals.figure import Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
 from excise.recipes.figures.bilingual_runs import parameters_of
-from excise.recipes.figures.estimates import every, is_above, is_below, loss_difference, losses_of
+from excise.recipes.figures.estimates import every, in_percent, is_above, is_below, loss_difference, losses_of
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, MEANS, SMALL_PENALTY, main_runs
 from excise.recipes.figures.topics_runs import SEEDS, SIZES, largest, of_size, setup, standard, variant
@@ -71,8 +71,7 @@ class Penalties:
         same_size = self.baselines(name, stage, ["no_filter"])
         baseline = replace(same_size[0], loss=float(np.mean([run.loss for run in same_size])))
         found = compute_penalty(self.law(name, stage), float(np.mean(losses)), baseline, loss_error=error)
-        ends = (None if end is None else 100 * end for end in (found.low, found.high))
-        return Estimate(100 * found.compute_penalty, *ends)
+        return in_percent(Estimate(found.compute_penalty, found.low, found.high))
 
     def higher(self, one: str, other: str, name: str, stage: str = "calibrated") -> bool | None:
         """Whether a run costs more than another: by their losses, since they share the law and its error."""

@@ -19,6 +19,8 @@ from excise.evals.losses import STAGES
 from excise.evals.results import Provenance, Results
 from excise.labels import RETAIN
 from excise.recipes.figures import FIGURES
+from excise.recipes.figures.batches import METHODS, SMALL, SMALLER
+from excise.recipes.figures.batches import WEIGHTS as BATCH_WEIGHTS
 from excise.recipes.figures.beyond import DOMAINS, MIXED, MixedSources, mix, origin_of, token_runs
 from excise.recipes.figures.bilingual_runs import DOMAIN, SEEDS, setup
 from excise.recipes.figures.costs import tokens_of
@@ -51,7 +53,7 @@ from excise.train.step import loss_weights
 from tests.recipes.test_reproduce import BASE, tiny
 from tests.recipes.test_topics_figures import attack_on
 
-NAMES = ("mixed-batches", "forget-weight", "embeddings", "frontier", "token-labels", "two-domains")
+NAMES = ("mixed-batches", "forget-weight", "embeddings", "frontier", "batch-size", "token-labels", "two-domains")
 SCALES = get_args(Scale)
 UNLABELED_TOKEN, RETAIN_TOKEN, SPANISH_TOKEN = range(3)
 
@@ -164,10 +166,22 @@ def test_a_filter_in_small_steps_takes_about_as_many_as_training_without_one():
     assert n_steps(SMALL_STEPS) == pytest.approx(2 * n_steps("data_filter"), rel=0.1)
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_small_batches_differ_in_nothing_else_but_their_rates(scale):
+    runs = {name: run.config for name, run in FIGURES["batch-size"].runs(scale, Sources()).items()}
+    frontier = FIGURES["frontier"].runs(scale, Sources())
+    assert runs["token_vectors"] == frontier[f"vectors {BATCH_WEIGHTS[scale]:g}"].config
+    for name in METHODS:
+        usual, small = runs[name], runs[name + SMALL]
+        assert small.batch.rows_per_step * SMALLER[scale] == usual.batch.rows_per_step
+        allowed = {"batch.rows_per_step", "batch.rows_per_micro_batch", "train.learning_rate"}
+        assert set(changed(to_dict(usual), to_dict(small))) <= allowed
+
+
 def test_runs_are_shared_with_each_other_and_with_the_paper_s():
     planned = plan([*NAMES, "figure-3"], "small")
     figures = {name: planned.runs[first].figures for name, (first, *_) in planned.groups["frontier"].items()}
-    assert figures["sgtm"] == {"figure-3", "mixed-batches", "forget-weight", "embeddings", "frontier"}
+    assert figures["sgtm"] == {"figure-3", "mixed-batches", "forget-weight", "embeddings", "frontier", "batch-size"}
     assert figures["data_filter"] == figures["perfect_filter"] == figures["no_filter"] == figures["sgtm"]
     assert figures["tenth 0.6"] == {"frontier"}
 
@@ -302,6 +316,22 @@ def test_the_weight_is_a_dial():
     assert [point.x.value for point in made.panels[0].series[0].points] == pytest.approx([5.05, 5.2, 6.0])
     against = {f"weight {w:g}": {RETAIN: 5 - w, DOMAIN: (4 - w, 6 - w, 6 - w)} for w in WEIGHTS["smoke"]}
     assert holds(drawn("forget-weight", losses | against)) == [False] * 4
+
+
+def test_small_batches_are_judged_among_themselves():
+    """English, and Spanish before and after ablation; the midpoint of 3 and 9 is what a whole model must be below."""
+    usual = {"no_filter": (4.0, 3.0, 3.0), "data_filter": (5.0, 5.0, 5.0), "perfect_filter": (5.0, 9.0, 9.0)}
+    usual |= {"sgtm": (5.2, 5.0, 8.0), "token_vectors": (5.0, 5.0, 8.0)}
+    small = {"no_filter": (3.0, 3.0, 3.0), "data_filter": (4.0, 4.0, 4.0), "perfect_filter": (5.5, 9.0, 9.0)}
+    small |= {"sgtm": (4.4, 5.0, 8.0), "token_vectors": (4.04, 5.0, 8.0)}
+    by_key = usual | {name + SMALL: of for name, of in small.items()}
+    losses = {name: {RETAIN: e, DOMAIN: (before, after, after)} for name, (e, before, after) in by_key.items()}
+    claims = drawn("batch-size", losses).claims
+    assert [claim.ours.value for claim in claims] == pytest.approx([5.5 - 5, 8 - 4, 10 - 4, (8 - 4) / (9 - 4)])
+    assert [claim.holds for claim in claims] == [False, True, False, True]
+    losses["perfect_filter" + SMALL][RETAIN] = 4.0
+    gains = drawn("batch-size", losses).claims[0]
+    assert (gains.ours.value, gains.holds) == (pytest.approx(4.4 - 5.2), True), "SGTM gains least"
 
 
 def test_frozen_embeddings_are_compared_with_joint_ones():

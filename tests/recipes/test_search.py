@@ -3,6 +3,7 @@
 import json
 import shutil
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from excise.labels import RETAIN
 from excise.model.ablation import ablate
 from excise.recipes import reproduce as reproducing
 from excise.recipes import search as module
+from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.bilingual_runs import DOMAIN, gradient_routing, standard
 from excise.recipes.figures.plan import plan
 from excise.recipes.figures.planned import PlannedRun, Sources
@@ -23,6 +25,7 @@ from excise.recipes.search import (
     at_searched_rates,
     judged,
     method_name,
+    methods_of,
     rates_to_try,
     read_search,
     search_rates,
@@ -96,6 +99,9 @@ def test_a_method_that_always_diverges_is_an_error():
         {"train.learning_rate": 1.0},
         {"train.evaluations": 7},
         {"train.budget": steps(9)},
+        {"routing.domains": ("a", "b"), "data.forget": ("a=x", "b=y"), "data.adjacent": ("z",)},
+        {"model.n_layers": 3, "model.d_model": 32, "model.n_heads": 8},
+        {"data.source": "stories-mixed"},
     ],
 )
 def test_runs_of_one_method_share_a_rate(changes):
@@ -109,13 +115,13 @@ def test_runs_of_one_method_share_a_rate(changes):
         standard(BASE, 0.2, "smoke"),
         gradient_routing(BASE, 0.2, "smoke"),
         override(SGTM, {"train.warmup_steps": 9}),
-        override(SGTM, {"model.n_layers": 3}),
+        override(SGTM, {"batch.rows_per_step": 2, "batch.rows_per_micro_batch": 2}),
         override(SGTM, {"routing.embeddings": "retain"}),
         override(SGTM, {"data.forget_share": 0.1}),
         override(SGTM, {"data.source": "topics"}),
     ],
 )
-def test_other_methods_models_schedules_and_data_have_rates_of_their_own(other):
+def test_other_methods_batches_schedules_and_data_have_rates_of_their_own(other):
     assert method_name(other) != method_name(SGTM)
 
 
@@ -184,6 +190,13 @@ def test_training_that_diverges_has_no_loss_and_other_errors_are_told(tmp_path):
 # --- Use -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_that_was_done_before_and_has_lost_its_checkpoints_is_judged_by_its_results(tmp_path):
+    planned = PlannedRun(config=tiny(SGTM), measures=("validation",))
+    loss = validation_loss(planned, tmp_path)
+    assert not list(tmp_path.glob("*/checkpoints"))
+    assert validation_loss(planned, tmp_path) == loss
+
+
 def test_figures_take_the_rates_of_a_search_and_others_those_of_the_recipes(found):
     adapt = at_searched_rates(found, "smoke")
     others = table(figure("three", a=PlannedRun(config=gradient_routing(BASE, 0.2, "smoke")))) | TWO
@@ -192,8 +205,20 @@ def test_figures_take_the_rates_of_a_search_and_others_those_of_the_recipes(foun
     assert rates == {"none": 1e-2, "sgtm": 1e-2, "gradient_routing": 3e-3}
 
 
+def test_a_perfect_filter_is_a_weak_one_that_nothing_escapes():
+    assert method_name(standard(BASE, 0.0, "smoke")) == method_name(standard(BASE, 0.2, "smoke"))
+
+
+def test_of_several_sizes_the_largest_is_searched():
+    layers = {"a": 2, "b": 3, "c": 3, "d": 1}
+    sizes = {key: PlannedRun(config=override(SGTM, {"model.n_layers": n})) for key, n in layers.items()}
+    mixed = MixedSources(Path())
+    methods = methods_of(["sizes"], "smoke", Sources(), mixed, lambda config: config, table(figure("sizes", **sizes)))
+    assert [run for run, _ in methods.values()] == ["sizes: b"]
+
+
 def test_methods_without_a_searched_rate_are_told_by_a_run_of_the_figures_asked_for(found):
-    other = PlannedRun(config=override(tiny(SGTM), {"model.n_layers": 3}), seeds=2)
+    other = PlannedRun(config=override(tiny(SGTM), {"routing.embeddings": "retain"}), seeds=2)
     of_two = {key: PlannedRun(config=tiny(run.config)) for key, run in TWO["two"].runs("smoke", Sources()).items()}
     figures = table(figure("two", **of_two), figure("three", a=other, b=other, c=of_two["sgtm"]))
     assert unsearched(["two"], "smoke", Sources(), found, figures=figures) == []

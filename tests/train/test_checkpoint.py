@@ -97,6 +97,15 @@ def interrupt_at(step):
     return listener
 
 
+@pytest.fixture
+def interruptible():
+    """The usual handler, also where the tests run in the background of a shell that has them ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_saves_the_step_it_came_in_and_loses_nothing(tmp_path, data):
     run = small_run(**{"train.checkpoint_every": 0})
     whole = train(run, data, tmp_path / "whole")
@@ -111,6 +120,7 @@ def test_an_interrupt_saves_the_step_it_came_in_and_loses_nothing(tmp_path, data
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_does_not_wait(tmp_path, data):
     def twice(progress):
         for _ in range(2):

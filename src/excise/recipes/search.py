@@ -6,9 +6,10 @@ figure is drawn from. The loss is that before calibration, so that nothing is ju
 does not see forget loss, which would let a method choose its own trade-off.
 
 Runs are of one method where they differ only in seeds, in how many documents are labelled, in the weight of those
-labelled with a domain, and in how long they train; the first that a figure names is searched for all of them. Runs of
-other methods keep the rates of the recipes. The runs of a search are those of the figures at other rates, so that those
-at the chosen rates need not be done again, unless something else needs their checkpoints.
+labelled with a domain, in which subject is removed, in how long they train, and in the size of the model, for which the
+paper too has one rate. The first that a figure names is searched for all of them or, of several sizes, the largest. Runs
+of other methods keep the rates of the recipes. The runs of a search are those of the figures at other rates, so that
+those at the chosen rates need not be done again, unless something else needs their checkpoints.
 """
 
 import json
@@ -18,12 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 from excise.config import override
 from excise.evals.figure import Scale
 from excise.evals.results import write_json
 from excise.recipes.figures import FIGURES
-from excise.recipes.figures.beyond import MixedSources
+from excise.recipes.figures.beyond import MixedSources, origin_of
+from excise.recipes.figures.bilingual_runs import parameters_of
 from excise.recipes.figures.plan import ALWAYS, Plan, Run, Shorten, choose, name_of, plan
 from excise.recipes.figures.planned import Figure, PlannedRun, Sources
 from excise.recipes.reproduce import Workshop, located
@@ -56,8 +59,16 @@ SHARED = {
     "routing.forget_weight": 1.0,
     **{f"data.{name}": 0.0 for name in ("undiscovered_share", "false_positive_rate", "retain_share")},
     "data.adjacent_retain_share": 0.0,
+    **{f"data.{name}": () for name in ("forget", "adjacent", "general")},
+    "routing.domains": ("domain",),
+    "model.n_layers": 64,
+    "model.d_model": 1024,
+    "model.n_heads": 64,
+    "model.d_mlp": 4096,
 }
 """In what runs of one method may differ."""
+PERFECT: Mapping[str, Any] = {"data.filter": "weak"}
+"""A perfect filter is a weak one that nothing escapes."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,8 @@ class RateSearch:
 
 def method_name(config: RunConfig) -> str:
     """The name of the run, but for what runs of one method may differ in."""
-    return name_of(PlannedRun(config=override(config, SHARED)))
+    filtered = PERFECT if config.data.filter == "perfect" else {}
+    return name_of(PlannedRun(config=override(origin_of(config), {**SHARED, **filtered})))
 
 
 def search_rates(
@@ -163,8 +175,8 @@ def methods_of(
     shorten: Shorten,
     figures: Mapping[str, Figure],
 ) -> dict[str, tuple[str, PlannedRun]]:
-    """By name, the first run of each method and what can be measured of it alone; one that unlearns after training is no
-    method of training."""
+    """By name, the first run of each method with its largest model, and what can be measured of it alone; one that unlearns
+    after training is no method of training."""
     names = choose(names, figures)
     planned = located(plan(names, scale, sources, seeds=1, shorten=shorten, figures=figures), mixed.locate)
     found: dict[str, tuple[str, PlannedRun]] = {}
@@ -174,7 +186,9 @@ def methods_of(
             if run.unlearning is None:
                 measures = (*(ALWAYS if run.against else run.measures), VALIDATION)
                 alone = replace(run, measures=measures, against=None, attacks=())
-                found.setdefault(method_name(run.config), (f"{figure}: {key}", alone))
+                known = found.setdefault(method_name(run.config), (f"{figure}: {key}", alone))[1]
+                if parameters_of(run.config.model) > parameters_of(known.config.model):
+                    found[method_name(run.config)] = f"{figure}: {key}", alone
     return found
 
 
@@ -193,7 +207,7 @@ def validation_loss(planned: PlannedRun, folder: Path, listeners: Sequence[Liste
             raise
         return None
     if not had_some:
-        rmtree(checkpoints)
+        rmtree(checkpoints, ignore_errors=True)  # none where the run was done before and has lost them
     return float(work.finished(run).results.measures[VALIDATION]["loss"])
 
 

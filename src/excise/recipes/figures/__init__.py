@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from excise.recipes.figures import (
+    batches,
     beyond,
     bilingual,
     dials,
@@ -43,6 +44,7 @@ MODULES = (
     frontier,
     frontier_attacks,
     topics_frontier,
+    batches,
     beyond,
 )
 FIGURES: Mapping[str, Figure] = {

@@ -32,6 +32,8 @@ RATES: Mapping[Scale, Mapping[str, float]] = {
 }
 """Learning rates by method: one that suits all of them at `smoke`, those that a search found on English and Spanish fiction
 (`results/small/rates.json`), and the paper's."""
+SMALL_BATCH_RATES: Mapping[Scale, Mapping[str, float]] = RATES
+"""The same in smaller batches."""
 WARMUP = 0.5
 """Share of the steps, for runs that are too short for the paper's 500 and 1,000: after a shorter warm-up losses are higher
 and follow chance, and a fixed number would favour the methods that train least."""
@@ -108,6 +110,12 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
 
 def rows_of_sizes() -> dict[str, Any]:
     return {"batch.rows_per_step": SIZES_ROWS, "batch.rows_per_micro_batch": SIZES_ROWS}
+
+
+def in_batches(config: RunConfig, rows: int, scale: Scale, method: str) -> RunConfig:
+    """The same run in smaller batches, at the rate that suits them."""
+    batch = {"batch.rows_per_step": rows, "batch.rows_per_micro_batch": rows}
+    return override(config, {**batch, "train.learning_rate": SMALL_BATCH_RATES[scale][method]})
 
 
 def sgtm(base: RunConfig, undiscovered_share: float, **changes: Any) -> RunConfig:

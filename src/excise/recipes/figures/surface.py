@@ -13,7 +13,7 @@ from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, S
 
 RECALLS: Mapping[Scale, Sequence[float]] = {
     "smoke": (1.0, 0.6),
-    "small": (1.0, 0.95, 0.8, 0.4),
+    "small": (1.0, 0.8, 0.4),
     "paper": (1.0, 0.8, 0.6, 0.4, 0.2, 0.0),
 }
 RATES: Mapping[Scale, Sequence[float]] = {

@@ -32,7 +32,7 @@ EVALUATIONS: Mapping[Scale, int] = {"smoke": 4, "small": 5, "paper": 20}
 """Points of a trade-off curve."""
 RATE: Mapping[Scale, float] = {"smoke": 4e-3, "small": 1e-2, "paper": 6e-3}
 """At `small`, what a search found on Schools Wikipedia (`results/small/rates.json`)."""
-RATES: Mapping[Scale, Mapping[str, float]] = {"smoke": {}, "small": {"no_filter": 2e-2}, "paper": {}}
+RATES: Mapping[Scale, Mapping[str, float]] = {"smoke": {}, "small": {}, "paper": {}}
 """Of methods for which it found another."""
 RETAIN_SHARE = 0.1
 STEPS: Mapping[str, int] = {"biology": 850, "military": 650}

@@ -6,15 +6,16 @@ import pytest
 
 from excise.evals.figure import read_figure
 from excise.evals.results import read_results
+from excise.recipes.figures import FIGURES
 from excise.recipes.figures.plan import plan
 from excise.recipes.figures.planned import Sources
 from excise.recipes.search import at_searched_rates
 
 RESULTS = Path(__file__).parents[1] / "results"
-FIGURES = sorted(RESULTS.glob("*/figures/*.json"))
+FILES = sorted(RESULTS.glob("*/figures/*.json"))
 
 
-@pytest.mark.parametrize("file", FIGURES, ids=lambda file: f"{file.parts[-3]}/{file.stem}")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parts[-3]}/{file.stem}")
 def test_a_figure_is_drawn_from_the_runs_beside_it(file):
     runs = file.parents[1] / "runs"
     for line in read_figure(file).runs:
@@ -25,5 +26,6 @@ def test_a_figure_is_drawn_from_the_runs_beside_it(file):
 def test_the_recipes_have_the_rates_of_the_search():
     sources = Sources(bilingual="bilingual", topics="topics")
     searched = at_searched_rates(RESULTS / "small" / "rates.json", "small")
-    plain, at_rates = (plan(["all"], "small", sources, **changes).runs for changes in ({}, {"shorten": searched}))
+    plain, at_rates = (plan(list(FIGURES), "small", sources, **changes).runs for changes in ({}, {"shorten": searched}))
     assert plain.keys() == at_rates.keys()
+    assert len(plain) > 100

@@ -284,7 +284,8 @@ def test_a_head_with_vectors_that_some_rows_see_adds_up_chunks(monkeypatch, d_mo
     monkeypatch.setattr(head, "CHUNK", {"cuda": 64})
     generator = torch.Generator("cuda").manual_seed(0)
     shapes = (200, d_model), (2200, d_model), (2200,), (40, d_model), (1060, d_model)
-    given = [torch.randn(shape, device="cuda", generator=generator).requires_grad_() for shape in shapes]
+    std = d_model**-0.25  # or logits would be so large that half precision rounds them to an eighth
+    given = [(std * torch.randn(shape, device="cuda", generator=generator)).requires_grad_() for shape in shapes]
     hidden, weight, bias, *vectors = given
     targets = torch.randint(-1, 2200, (200,), device="cuda", generator=generator)
     unseen = [torch.rand(200, 1, device="cuda", generator=generator) < 0.5 for _ in vectors]

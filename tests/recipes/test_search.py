@@ -99,7 +99,6 @@ def test_a_method_that_always_diverges_is_an_error():
         {"train.learning_rate": 1.0},
         {"train.evaluations": 7},
         {"train.budget": steps(9)},
-        {"routing.domains": ("a", "b"), "data.forget": ("a=x", "b=y"), "data.adjacent": ("z",)},
         {"model.n_layers": 3, "model.d_model": 32, "model.n_heads": 8},
         {"data.source": "stories-mixed"},
     ],

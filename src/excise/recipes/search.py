@@ -6,10 +6,10 @@ figure is drawn from. The loss is that before calibration, so that nothing is ju
 does not see forget loss, which would let a method choose its own trade-off.
 
 Runs are of one method where they differ only in seeds, in how many documents are labelled, in the weight of those
-labelled with a domain, in which subject is removed, in how long they train, and in the size of the model, for which the
-paper too has one rate. The first that a figure names is searched for all of them or, of several sizes, the largest. Runs
-of other methods keep the rates of the recipes. The runs of a search are those of the figures at other rates, so that
-those at the chosen rates need not be done again, unless something else needs their checkpoints.
+labelled with a domain, in how long they train, and in the size of the model, for which the paper too has one rate. The
+first that a figure names is searched for all of them or, of several sizes, the largest. Runs of other methods keep the
+rates of the recipes. The runs of a search are those of the figures at other rates, so that those at the chosen rates need
+not be done again, unless something else needs their checkpoints.
 """
 
 import json
@@ -59,8 +59,6 @@ SHARED = {
     "routing.forget_weight": 1.0,
     **{f"data.{name}": 0.0 for name in ("undiscovered_share", "false_positive_rate", "retain_share")},
     "data.adjacent_retain_share": 0.0,
-    **{f"data.{name}": () for name in ("forget", "adjacent", "general")},
-    "routing.domains": ("domain",),
     "model.n_layers": 64,
     "model.d_model": 1024,
     "model.n_heads": 64,

@@ -254,7 +254,7 @@ def two_domains(scale: Scale, sources: Sources) -> RunConfig:
 
 def domain_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     base = two_domains(scale, sources)
-    no_filter = topics_runs.standard(base, "none", scale)
+    no_filter = topics_runs.standard(base, "none")
     perfect = override(no_filter, {"data.filter": "perfect"})
     configs = dict(zip(METHODS, (base, no_filter, perfect), strict=True))
     return planned(configs, scale, measures=("losses", "cross_domain"))

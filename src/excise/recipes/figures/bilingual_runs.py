@@ -22,6 +22,8 @@ from excise.train.schedule import epochs
 DOMAIN = "spanish"
 SEEDS: Mapping[Scale, int] = {"smoke": 1, "small": 3, "paper": 3}
 """Of main results."""
+FEW_SEEDS: Mapping[Scale, int] = {"smoke": 1, "small": 1, "paper": 3}
+"""Of all others."""
 EVALUATIONS: Mapping[Scale, int] = {"smoke": 4, "small": 5, "paper": 20}
 """Points of a trade-off curve."""
 METHODS = ("no_filter", "data_filter", "small_steps", "perfect_filter", "sgtm", "token_vectors", "gradient_routing")
@@ -32,8 +34,11 @@ RATES: Mapping[Scale, Mapping[str, float]] = {
 }
 """Learning rates by method: one that suits all of them at `smoke`, those that a search found on English and Spanish fiction
 (`results/small/rates.json`), and the paper's."""
-SMALL_BATCH_RATES: Mapping[Scale, Mapping[str, float]] = RATES
-"""The same in smaller batches."""
+SMALL_BATCH_RATES: Mapping[Scale, Mapping[str, float]] = {
+    **RATES,
+    "small": dict.fromkeys(METHODS, 5e-3) | {"sgtm": 2.5e-3},
+}
+"""The same in smaller batches. At `small` they are not searched to the end: for filters 5e-3 was better than half of it."""
 WARMUP = 0.5
 """Share of the steps, for runs that are too short for the paper's 500 and 1,000: after a shorter warm-up losses are higher
 and follow chance, and a fixed number would favour the methods that train least."""
@@ -102,6 +107,7 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
         n_tokens = 20 * parameters_of(model)
         source = sources.bilingual_sizes or "bilingual-4k"
         changes |= {"data.source": source, "train.budget": epochs(n_tokens / SIZES_TOKENS), **rows_of_sizes()}
+        changes["train.learning_rate"] = SMALL_BATCH_RATES[scale]["sgtm"]
     if scale == "paper":
         share = TINYSTORIES_STEPS[size.lower()] / TINYSTORIES_STEPS["64m"]
         changes |= {"train.budget": epochs(share), "train.warmup_steps": 500 if size == "8M" else 1000}
@@ -118,6 +124,12 @@ def in_batches(config: RunConfig, rows: int, scale: Scale, method: str) -> RunCo
     return override(config, {**batch, "train.learning_rate": SMALL_BATCH_RATES[scale][method]})
 
 
+def rate_of(config: RunConfig, method: str, scale: Scale) -> float:
+    """The rate of a method in batches as large as those of a run."""
+    has_small = config.batch.rows_per_step < setup(scale, Sources()).batch.rows_per_step
+    return (SMALL_BATCH_RATES if has_small else RATES)[scale][method]
+
+
 def sgtm(base: RunConfig, undiscovered_share: float, **changes: Any) -> RunConfig:
     return override(base, {"data.undiscovered_share": undiscovered_share, **changes})
 
@@ -130,7 +142,7 @@ def gradient_routing(base: RunConfig, undiscovered_share: float, scale: Scale) -
         "routing.embeddings": "joint",
         "routing.norms": "joint",
         "routing.forget_weight": 1.0,
-        "train.learning_rate": RATES[scale]["gradient_routing"],
+        "train.learning_rate": rate_of(base, "gradient_routing", scale),
         "data.undiscovered_share": undiscovered_share,
     }
     return override(base, changes)
@@ -144,7 +156,7 @@ def standard(
     if false_positive_rate:
         name = "data_filter"
     changes: dict[str, Any] = {
-        "train.learning_rate": RATES[scale][name],
+        "train.learning_rate": rate_of(base, name, scale),
         "data.filter": {"perfect_filter": "perfect", "no_filter": "none", "data_filter": "weak"}[name],
         "data.undiscovered_share": undiscovered_share if name == "data_filter" else 0.0,
         "data.false_positive_rate": false_positive_rate,

@@ -11,7 +11,7 @@ from typing import Any
 from excise.config import override
 from excise.evals.figure import NOT_IN_PAPER, Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
 from excise.labels import RETAIN
-from excise.recipes.figures.bilingual_runs import DOMAIN, EVALUATIONS, SEEDS, setup, sgtm, standard
+from excise.recipes.figures.bilingual_runs import DOMAIN, EVALUATIONS, FEW_SEEDS, setup, sgtm, standard
 from excise.recipes.figures.curves import Axes, lead_claim, tradeoff_series, with_curve
 from excise.recipes.figures.estimates import LOSS, claim_all_below, is_above, is_below, loss, loss_difference
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
@@ -53,8 +53,10 @@ def one_label(base: RunConfig, mixing: str) -> Changes:
     return {"batch.label_mixing": mixing, "batch.rows_per_micro_batch": rows // 4 if rows % 4 == 0 else rows}
 
 
-def planned(configs: Mapping[str, RunConfig], scale: Scale, **options: Any) -> dict[str, PlannedRun]:
-    return {name: PlannedRun(config=config, seeds=SEEDS[scale], **options) for name, config in configs.items()}
+def planned(
+    configs: Mapping[str, RunConfig], scale: Scale, seeds: Mapping[Scale, int] = FEW_SEEDS, **options: Any
+) -> dict[str, PlannedRun]:
+    return {name: PlannedRun(config=config, seeds=seeds[scale], **options) for name, config in configs.items()}
 
 
 def end_point(method: str, label: str, group: Group, text: str = "") -> Series:

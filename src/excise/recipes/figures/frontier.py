@@ -10,7 +10,7 @@ from excise.config import override
 from excise.evals.figure import NOT_IN_PAPER, Estimate, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.evals.tables import number
 from excise.labels import RETAIN
-from excise.recipes.figures.bilingual_runs import DOMAIN, RATES, setup, sgtm
+from excise.recipes.figures.bilingual_runs import DOMAIN, RATES, SEEDS, setup, sgtm
 from excise.recipes.figures.curves import recovered_by
 from excise.recipes.figures.dials import (
     BORROWED,
@@ -63,7 +63,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 TRIED: Mapping[Scale, Mapping[str, Sequence[float]]] = {
     "smoke": {"weighted": (0.2,), "frozen": (0.2,), "vectors": (0.2,), "tenth": (0.6,)},
-    "small": {"vectors": (0.1,), "twentieth": (0.6, 1.2), "tenth": (0.6, 0.9)},
+    "small": {"vectors": (0.1,), "twentieth": (0.6, 1.2), "tenth": (0.6,)},
     "paper": {
         **dict.fromkeys(("weighted", "frozen", "vectors"), (0.05, 0.1, 0.2)),
         **{"twentieth": (0.6, 1.2), "tenth": (0.3, 0.6)},
@@ -95,7 +95,7 @@ def frontier_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     found = {f"{name}{budget}": config for budget, of in by_budget for name, config in of.items()}
     found[SMALL_STEPS] = in_half_steps(found["data_filter"], RATES[scale][SMALL_STEPS])
     controls = {f"{CONTROL}{budget}": found[f"data_filter{budget}"] for budget in BUDGETS}
-    return planned(found, scale) | planned(controls, scale, unlearning=UnlearningConfig(method=CONTROL))
+    return planned(found, scale, SEEDS) | planned(controls, scale, SEEDS, unlearning=UnlearningConfig(method=CONTROL))
 
 
 def in_half_steps(config: RunConfig, rate: float) -> RunConfig:

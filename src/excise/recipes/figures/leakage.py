@@ -9,7 +9,7 @@ from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series
 from excise.evals.leakage import BaselineCurve, Leakage, LeakagePoint, baseline_curve, leakage
 from excise.evals.results import ForgetTokens
 from excise.recipes.figures.bilingual import key
-from excise.recipes.figures.bilingual_runs import DOMAIN, SEEDS, SIZES, of_size, setup, sgtm, standard
+from excise.recipes.figures.bilingual_runs import DOMAIN, FEW_SEEDS, SEEDS, SIZES, of_size, setup, sgtm, standard
 from excise.recipes.figures.estimates import LOSS, every, half_width, is_above, is_below, loss
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.train.run import RunConfig
@@ -33,10 +33,12 @@ LOWEST, HIGHEST = 0.0045, 0.0205
 OF_TOKENS = "of the undiscovered tokens"
 
 
-def curve_runs(base: RunConfig, scale: Scale, curve: Sequence[float], shares: Sequence[float]) -> dict[str, PlannedRun]:
+def curve_runs(
+    base: RunConfig, scale: Scale, curve: Sequence[float], shares: Sequence[float], seeds: int
+) -> dict[str, PlannedRun]:
     configs = {key("data_filter", share): standard(base, share, scale) for share in curve}
     configs |= {key("sgtm", share): sgtm(base, share) for share in shares}
-    return {name: PlannedRun(config=config, seeds=SEEDS[scale]) for name, config in configs.items()}
+    return {name: PlannedRun(config=config, seeds=seeds) for name, config in configs.items()}
 
 
 def seen(group: Group) -> list[ForgetTokens]:
@@ -153,18 +155,19 @@ FIGURE_5A = Figure(
     caption="Forget loss of standard training with growing numbers of forget tokens, and where SGTM's loss is on that "
     "curve; one that is above training without any forget tokens, the dashed line, stands at the left edge. Losses are "
     "after ablation and not calibrated.",
-    runs=lambda scale, sources: curve_runs(setup(scale, sources), scale, CURVE[scale], SHARES[scale]),
+    runs=lambda scale, sources: curve_runs(setup(scale, sources), scale, CURVE[scale], SHARES[scale], SEEDS[scale]),
     draw=draw_curve,
 )
 
 
 def size_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     planned: dict[str, PlannedRun] = {}
+    seeds = FEW_SEEDS[scale]
     for size in SIZES[scale]:
-        of_this = curve_runs(of_size(scale, sources, size), scale, SIZE_CURVE[scale], SIZE_SHARES[scale])
+        of_this = curve_runs(of_size(scale, sources, size), scale, SIZE_CURVE[scale], SIZE_SHARES[scale], seeds)
         planned |= {f"{size} {name}": run for name, run in of_this.items()}
     largest = of_size(scale, sources, list(SIZES[scale])[-1])
-    return planned | {"no_filter": PlannedRun(config=standard(largest, 1.0, scale), seeds=SEEDS[scale])}
+    return planned | {"no_filter": PlannedRun(config=standard(largest, 1.0, scale), seeds=seeds)}
 
 
 def draw_sizes(runs: Mapping[str, Group], scale: Scale) -> Drawing:

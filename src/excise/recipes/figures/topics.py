@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from excise.evals.figure import Estimate, PaperClaim, Plot, Scale
+from excise.recipes.figures.bilingual_runs import FEW_SEEDS, SEEDS
 from excise.recipes.figures.curves import (
     Axes,
     curve_of,
@@ -23,7 +24,7 @@ from excise.recipes.figures.estimates import (
     over_seeds,
 )
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
-from excise.recipes.figures.topics_runs import EVALUATIONS, SEEDS, Filter, setup, standard, variant
+from excise.recipes.figures.topics_runs import EVALUATIONS, Filter, setup, standard, variant
 from excise.routing.rules import RuleName
 from excise.train.run import RunConfig
 
@@ -37,16 +38,18 @@ SMALL_PENALTY = 10.0
 """In percent: what counts as a small compute penalty."""
 
 
-def main_runs(base: RunConfig, scale: Scale) -> dict[str, RunConfig]:
+def main_runs(base: RunConfig) -> dict[str, RunConfig]:
     """SGTM, both filters, and no filter."""
-    return {"sgtm": base} | {name: standard(base, which, scale) for name, which in FILTERS.items()}
+    return {"sgtm": base} | {name: standard(base, which) for name, which in FILTERS.items()}
 
 
-def followed(configs: Mapping[str, RunConfig], scale: Scale) -> dict[str, PlannedRun]:
+def followed(
+    configs: Mapping[str, RunConfig], scale: Scale, seeds: Mapping[Scale, int] = SEEDS
+) -> dict[str, PlannedRun]:
     """Runs with a trade-off curve."""
     measures = ("losses", "tradeoff")
     return {
-        name: with_curve(PlannedRun(config=config, seeds=SEEDS[scale], measures=measures), EVALUATIONS[scale])
+        name: with_curve(PlannedRun(config=config, seeds=seeds[scale], measures=measures), EVALUATIONS[scale])
         for name, config in configs.items()
     }
 
@@ -218,7 +221,7 @@ FIGURE_1 = Figure(
     title="Trade-off when biology is removed",
     section="5.2",
     caption=f"{CAPTION} Grey lines join equal compute.",
-    runs=lambda scale, sources: followed(main_runs(setup(scale, sources), scale), scale),
+    runs=lambda scale, sources: followed(main_runs(setup(scale, sources)), scale),
     draw=draw_biology,
 )
 FIGURE_13 = Figure(
@@ -226,7 +229,7 @@ FIGURE_13 = Figure(
     title="Trade-off when military affairs are removed",
     section="appendix H",
     caption=CAPTION,
-    runs=lambda scale, sources: followed(main_runs(setup(scale, sources, "military"), scale), scale),
+    runs=lambda scale, sources: followed(main_runs(setup(scale, sources, "military")), scale, FEW_SEEDS),
     draw=draw_military,
 )
 
@@ -254,7 +257,7 @@ SIMILAR = 25.0
 
 def variant_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     base = setup(scale, sources)
-    return followed(main_runs(base, scale) | {rule: variant(base, rule, scale) for rule in VARIANTS}, scale)
+    return followed(main_runs(base) | {rule: variant(base, rule, scale) for rule in VARIANTS}, scale)
 
 
 def draw_variants(runs: Mapping[str, Group], scale: Scale) -> Drawing:

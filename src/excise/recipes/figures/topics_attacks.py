@@ -14,11 +14,12 @@ from excise.config import to_dict
 from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.evals.relearning import AttackConfig
 from excise.evals.token_losses import Floats, smoothed
+from excise.recipes.figures.bilingual_runs import SEEDS
 from excise.recipes.figures.curves import Axes, curve_of, share_of_training, tradeoff_series
 from excise.recipes.figures.estimates import LOSS, every, is_above, is_below, loss, over_seeds
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
 from excise.recipes.figures.topics import GENERAL, LABELS, followed, main_runs
-from excise.recipes.figures.topics_runs import ATTACKS, CHECKPOINTS, RMU, SEEDS, setup
+from excise.recipes.figures.topics_runs import ATTACKS, CHECKPOINTS, RMU, setup
 from excise.train.run import RunConfig
 
 DOMAIN = "biology"
@@ -154,7 +155,7 @@ def attack_of(configs: Mapping[str, RunConfig], scale: Scale, match: RunConfig |
 
 
 def relearning_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
-    configs, seeds = main_runs(setup(scale, sources), scale), SEEDS[scale]
+    configs, seeds = main_runs(setup(scale, sources)), SEEDS[scale]
     attacks = (attack_of(configs, scale),)
     planned = {name: PlannedRun(config=configs[name], seeds=seeds, attacks=attacks) for name in ("sgtm", *FILTERS)}
     baseline = configs["no_filter"]
@@ -250,7 +251,7 @@ CONVERGED = 25.0
 
 
 def matched_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
-    configs = main_runs(setup(scale, sources), scale)
+    configs = main_runs(setup(scale, sources))
     planned = followed(configs, scale)
     matched = (attack_of(configs, scale, match=configs["sgtm"]),)
     planned["sgtm"] = replace(planned["sgtm"], attacks=(attack_of(configs, scale),))
@@ -376,7 +377,7 @@ RANKS = (1, 10, 25, 50, 75, 90, 99)
 
 
 def token_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
-    configs = main_runs(setup(scale, sources), scale)
+    configs = main_runs(setup(scale, sources))
     against = {"sgtm": configs["no_filter"], **dict.fromkeys(FILTERS, configs["sgtm"])}
     measures = ("losses", "token_losses")
     planned = {

@@ -11,11 +11,11 @@ import numpy as np
 
 from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalty, fit_law
 from excise.evals.figure import Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
-from excise.recipes.figures.bilingual_runs import parameters_of
+from excise.recipes.figures.bilingual_runs import FEW_SEEDS, parameters_of
 from excise.recipes.figures.estimates import every, in_percent, is_above, is_below, loss_difference, losses_of
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, MEANS, SMALL_PENALTY, main_runs
-from excise.recipes.figures.topics_runs import SEEDS, SIZES, largest, of_size, setup, standard, variant
+from excise.recipes.figures.topics_runs import SIZES, largest, of_size, setup, standard, variant
 
 SETS = {"biology": "Biology", ADJACENT: "Adjacent", GENERAL: "General"}
 METHODS = ("sgtm", "weak_filter", "strict_filter")
@@ -42,8 +42,8 @@ def keys(scale: Scale) -> dict[str, str]:
 
 def law_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     """Runs without a filter of every size."""
-    configs = {key: standard(of_size(scale, sources, size), "none", scale) for size, key in keys(scale).items()}
-    return {name: PlannedRun(config=config, seeds=SEEDS[scale]) for name, config in configs.items()}
+    configs = {key: standard(of_size(scale, sources, size), "none") for size, key in keys(scale).items()}
+    return {name: PlannedRun(config=config, seeds=FEW_SEEDS[scale]) for name, config in configs.items()}
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ FORGOTTEN = 94.5
 
 
 def penalty_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
-    configs = main_runs(largest(scale, sources), scale)
-    methods = {name: PlannedRun(config=config, seeds=SEEDS[scale]) for name, config in configs.items()}
+    configs = main_runs(largest(scale, sources))
+    methods = {name: PlannedRun(config=config, seeds=FEW_SEEDS[scale]) for name, config in configs.items()}
     return law_runs(scale, sources) | methods
 
 
@@ -267,7 +267,7 @@ STAGES = {"before_ablation": ("Before ablation", "before"), "after_ablation": ("
 def ablation_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     base, planned = largest(scale, sources), penalty_runs(scale, sources)
     joint = [variant(base, rule, scale) for rule in ("sgtm_joint_down_projection", "sgtm_joint_embeddings")]
-    return planned | {config.routing.rule: PlannedRun(config=config, seeds=SEEDS[scale]) for config in joint}
+    return planned | {config.routing.rule: PlannedRun(config=config, seeds=FEW_SEEDS[scale]) for config in joint}
 
 
 def draw_before_ablation(runs: Runs, scale: Scale) -> Drawing:

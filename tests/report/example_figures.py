@@ -267,8 +267,24 @@ def beyond() -> FigureResults:
     return FigureResults("forget-weight", title, "beyond", "small", "", [plot], [], [run("weighted")], False)
 
 
+def two_topics() -> FigureResults:
+    sets = ["retain", "biology", "military"]
+    values = [[4.94, 5.47, 5.21], [4.98, 5.72, 5.23], [4.86, None, 5.15]]
+    heat = Heat("Loss", "model", "test set", ["SGTM", "SGTM, biology removed", "Perfect filter"], sets, values)
+    labels = {"sgtm": "SGTM", "rmu": "RMU"}
+    rises = [Estimate(0.044), Estimate(0.242), Estimate(0.0212)]
+    falls = [Estimate(-0.0404), Estimate(-0.0153), around(-0.0351, 0.002)]
+    bars = [
+        Bars(title, "rise of the loss", sets, {"sgtm": first, "rmu": falls}, labels)
+        for title, first in (("Rise", rises), ("Only falls", falls))
+    ]
+    title = "Two topics removable from one model"
+    return FigureResults("two-topics", title, "beyond", "small", "", [heat, *bars], [], [], False)
+
+
 def all_figures() -> list[FigureResults]:
     """In the paper's order."""
     return [
-        figure_1(), figure_2(), table_1(), figure_3(), figure_4(), figure_9(check_only=True), figure_11(), table_5(), beyond()
+        figure_1(), figure_2(), table_1(), figure_3(), figure_4(), figure_9(check_only=True), figure_11(), table_5(), beyond(),
+        two_topics()
     ]  # fmt: skip

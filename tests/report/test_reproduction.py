@@ -26,7 +26,7 @@ from excise.report.figures import paper_figure, save_figure
 from excise.report.numbers import estimate, number
 from excise.report.reproduction import in_order, looks_in, read_figures, reproduction_page, write_reproduction
 from excise.report.style import LOOKS, looks_of
-from tests.report.example_figures import all_figures, figure_1, figure_3, figure_9, figure_11, table_1
+from tests.report.example_figures import all_figures, figure_1, figure_3, figure_9, figure_11, table_1, two_topics
 from tests.report.test_page import VOID
 
 ATTACK = '<script>alert("1")</script>&'
@@ -120,7 +120,7 @@ def test_figures_come_in_the_order_of_the_paper_whatever_their_files_order(tmp_p
     assert names == [figure.name for figure in all_figures()]
     assert names.index("table-1") == names.index("figure-2") + 1
     page = reproduction_page(read_figures(tmp_path))
-    assert re.findall(r'<section id="((?:figure|table)[^"]*)"', page) == names[:-1]
+    assert re.findall(r'<section id="((?:figure|table)[^"]*)"', page) == names[:-2]
     assert re.findall(r'<li><span>[^<]*</span><a href="#([^"]*)"', page) == names, "the table of contents"
     with pytest.raises(ValueError, match="figure-1 is there twice"):
         in_order([figure_1(), figure_1()])
@@ -317,6 +317,22 @@ def test_every_figure_becomes_a_picture_with_all_of_its_text_inside(figure):
     assert box.y0 >= -1
     assert box.x1 <= drawn.bbox.x1 + 1
     assert box.y1 <= drawn.bbox.y1 + 1
+
+
+def test_the_number_of_a_negative_bar_stands_beyond_zero_away_from_names_and_markers():
+    for chart in reproduction_page([two_topics()]).split('class="axes"')[1:]:
+        zero = float(re.findall(r'class="base" d="M([\d.]+)', chart)[0])
+        places = re.findall(r'<text x="([\d.]+)" class="value"', chart)
+        assert places
+        assert all(float(place) > zero for place in places)
+    drawn = paper_figure(two_topics())
+    drawn.draw_without_rendering()
+    for axes in drawn.axes[1:]:
+        names = [name.get_window_extent() for name in axes.get_yticklabels()]
+        bars = [bar.get_window_extent() for bar in axes.patches]
+        numbers = [text.get_window_extent() for text in axes.texts]
+        assert len(numbers) == len(bars)
+        assert not any(number.overlaps(box) for number in numbers for box in [*names, *bars])
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])

@@ -323,8 +323,7 @@ def _bars(panel: Bars, legend: Legend) -> str:
     """Bars that lie, so that their names can be long and a phone is wide enough."""
     found = [value for bars in panel.bars.values() for one in bars if one for value in ends(one)]
     low, high = min([0.0, *found]), max([0.0, *found])
-    room = ((high - low) or 1.0) * 0.13
-    x = Axis(low - (room if low < 0 else 0), high + room, False, 22, HALF.width - 8)
+    x = Axis(low, high + ((high - low) or 1.0) * 0.15, False, 22, HALF.width - 8)
     drawn, top = _groups(panel, legend, x)
     axis = f'<path class="base" d="M{x.at(0):.1f} 4V{top:.0f}"/>' + "".join(
         f'<path class="grid" d="M{at:.1f} 4V{top:.0f}"/><text class="middle" x="{at:.1f}" y="{top + 14:.0f}">{label}</text>'
@@ -362,8 +361,8 @@ def _bar(of: Estimate | None, entry: Entry, group: str, x: Axis, top: float) -> 
     at, low, high = (x.at(v) for v in (of.value, min(ends(of)), max(ends(of))))
     bar = f'<rect x="{min(at, zero):.1f}" y="{top:.1f}" width="{max(abs(at - zero), 0.8):.1f}" height="{BAR:g}"/>'
     whisker = f'<path class="whisker over" d="M{low:.1f} {middle:.1f}H{high:.1f}"/>' if high > low else ""
-    side = f'x="{low - 5:.1f}" class="value end"' if of.value < 0 else f'x="{high + 5:.1f}" class="value"'
-    value = f'<text {side} y="{middle + 4:.1f}">{estimate(of).split(" [")[0]}</text>'
+    beside = max(high, zero) + 5  # on the left are the markers
+    value = f'<text x="{beside:.1f}" class="value" y="{middle + 4:.1f}">{estimate(of).split(" [")[0]}</text>'
     inside = mark + bar + whisker + value + _use("", at, middle, (group, "", estimate(of)))
     return f'<g {entry.attributes} data-l="{escape(entry.label)}">{inside}</g>\n'
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
@@ -23,7 +23,7 @@ from excise.report.numbers import decimals_of, estimate, number
 from excise.report.placement import Axis, Frame, drawable, ends, is_banded, limits_of, place_texts
 from excise.report.plots import DOTS_PER_INCH, GRID, INK, MUTED, NO_METADATA, PAPER, STYLE
 from excise.report.style import Look, looks_of
-from excise.report.tables import cells_of, kinds_of
+from excise.report.tables import cells_of, heat_scale, kinds_of
 
 COLUMN, MARGIN = 4.6, 0.5
 """Width of a panel, and height of the title and of a line of the legend, in inches."""
@@ -223,15 +223,15 @@ def _bar(axes: Axes, of: Estimate | None, at: float, colour: str, hatch: str) ->
         axes.annotate("not measured", (0, at), (4, 0), color=MUTED, **style)
         return
     axes.barh(at, of.value, 0.86, color=colour, hatch=hatch, edgecolor=PAPER, linewidth=0, xerr=_arms(of), ecolor=INK)
-    end, side, way = (min(ends(of)), "right", -4) if of.value < 0 else (max(ends(of)), "left", 4)
-    axes.annotate(estimate(of).split(" [")[0], (end, at), (way, 0), ha=side, color=INK, **style)
+    beside = max(0, *ends(of))  # on the left are the names of groups
+    axes.annotate(estimate(of).split(" [")[0], (beside, at), (4, 0), color=INK, **style)
 
 
 def _heat(axes: Axes, panel: Heat, drawing: Drawing) -> None:
     found = [value for row in panel.values for value in row if value is not None]
-    largest = max(map(abs, found), default=0.0) or 1.0
+    base, reach = heat_scale(found)
     shown = [[float("nan") if value is None else value for value in row] for row in panel.values]
-    axes.imshow(shown, DIVERGING, norm=TwoSlopeNorm(0, -largest, largest), aspect="auto")
+    axes.imshow(shown, DIVERGING, vmin=base - reach, vmax=base + reach, aspect="auto")
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
             text = "–" if value is None else number(value, decimals_of(found))

@@ -33,24 +33,34 @@ def html_row(name: str, cells: Iterable[str]) -> str:
 
 
 def heat_table(panel: Heat) -> str:
-    """A table whose cells are the darker the further they are from 0, in one colour above it and in another below."""
+    """A table whose cells are coloured by their numbers."""
     found = [value for row in panel.values for value in row if value is not None]
-    largest, decimals = max(map(abs, found), default=0.0) or 1.0, decimals_of(found)
+    scale, decimals = heat_scale(found), decimals_of(found)
     rows = (
-        f'<tr><th scope="row">{escape(name)}</th>{"".join(_heat_cell(value, largest, decimals) for value in values)}</tr>'
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(_heat_cell(value, scale, decimals) for value in values)}</tr>'
         for name, values in zip(panel.rows, panel.values, strict=True)
     )
     corner = f"{panel.row_label}\u00a0↓ {panel.column_label}\u00a0→"
-    signs = {value > 0 for value in found if value}
-    key = "" if signs <= {True} else '<p class="quiet">Blue is above 0, orange below; paler is closer to 0.</p>\n'
-    return html_table([corner, *panel.columns], rows, panel.title, "heat") + key
+    key = "Blue is above 0, orange below; paler is closer to 0." if min(found, default=0) < 0 else ""
+    key = "Paler is closer to the smallest number." if scale[0] else key
+    return html_table([corner, *panel.columns], rows, panel.title, "heat") + (key and f'<p class="quiet">{key}</p>\n')
 
 
-def _heat_cell(value: float | None, largest: float, decimals: int | None) -> str:
+def heat_scale(values: Sequence[float]) -> tuple[float, float]:
+    """The number without colour, and how far from it colour is full, one above and another below: from 0 to the largest or,
+    where numbers are closer to one another than to 0, from just below the smallest of them."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if 0 < (span := high - low) < min(abs(low), abs(high)):
+        return low - span / 9, span * 10 / 9
+    return 0.0, max(abs(low), abs(high)) or 1.0
+
+
+def _heat_cell(value: float | None, scale: tuple[float, float], decimals: int | None) -> str:
     if value is None:
         return '<td class="none">–<span class="hidden"> not measured</span></td>'
-    sign = "below" if value < 0 else "above"
-    return f'<td class="{sign}" style="--v: {abs(value) / largest:.3f}">{number(value, decimals)}</td>'
+    share = (value - scale[0]) / scale[1]
+    side = "below" if share < 0 else "above"
+    return f'<td class="{side}" style="--v: {abs(share):.3f}">{number(value, decimals)}</td>'
 
 
 def plain_table(panel: Table) -> str:

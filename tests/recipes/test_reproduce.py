@@ -209,6 +209,21 @@ def test_figures_share_runs_and_a_done_run_is_never_opened_again(tmp_path, train
     assert [path.read_bytes() for path in make(table(one, two), tmp_path)] == first
 
 
+def test_a_run_that_travelled_without_checkpoints_is_trained_again_where_more_is_wanted_of_it(tmp_path, trainings):
+    """On another machine it may be compiled where it was not, and its data lie elsewhere."""
+    (first,) = make(table(figure("one", a=PlannedRun(config=NO_FILTER))), tmp_path)
+    for checkpoints in tmp_path.glob("runs/*/checkpoints"):
+        rmtree(checkpoints)
+    before, elsewhere = first.read_bytes(), override(NO_FILTER, {"train.compile": "off"})
+    trainings.clear()
+    more = figure("one", a=PlannedRun(config=elsewhere, measures=("losses", "cross_domain")))
+    (again,) = make(table(more), tmp_path)
+    assert len(trainings) == 1
+    assert json.loads(again.read_bytes())["panels"] == json.loads(before)["panels"]
+    (config,) = tmp_path.glob("runs/*/config.json")
+    assert json.loads(config.read_text())["train"]["compile"] == "off"
+
+
 def test_a_killed_reproduction_goes_on(tmp_path, trainings, monkeypatch):
     one = figure("one", a=PlannedRun(config=SGTM), no_filter=PlannedRun(config=NO_FILTER))
     (whole,) = make(table(one), tmp_path / "whole")

@@ -185,6 +185,7 @@ class Workshop:
         self.at, directory, config = run.name, self.directory(run), run.planned.config
         data = load_data(config.data, config.routing.domains)
         if run.planned.unlearning is None:
+            self.begin_again_without_checkpoints(run)
             train(config, data, directory, [Tradeoff(config, data, at_end=False), *listeners])
         elif not RunDirectory(directory).config_file.exists():
             shutil.rmtree(directory, ignore_errors=True)  # left half-written by an interrupted one
@@ -192,6 +193,12 @@ class Workshop:
         self.measure(run, data)
         for attack in self.missing_attacks(run):
             self.attack(run, attack, data)
+
+    def begin_again_without_checkpoints(self, run: Run) -> None:
+        """Forget what is known of a run that cannot go on, which may have come from a machine where its data lay elsewhere."""
+        files = RunDirectory(self.directory(run))
+        if latest_checkpoint(files.checkpoints) is None:
+            files.metrics_file.unlink(missing_ok=True)
 
     def measure(self, run: Run, data: Data) -> None:
         subject = open_run(self.directory(run), data)

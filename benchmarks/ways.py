@@ -3,7 +3,7 @@
     python benchmarks/ways.py --size 254m
 
 `algorithms`: every matrix product of the compiled blocks by the fastest of the algorithms that cuBLASLt proposes for it,
-which the compiler is made to call in place of torch's, which takes the first. `residual`: the residual stream in bfloat16.
+which the compiler is made to call in place of torch's. `residual`: the residual stream in bfloat16.
 """
 
 import argparse

@@ -106,7 +106,7 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
     if scale == "small":
         n_tokens = 20 * parameters_of(model)
         source = sources.bilingual_sizes or "bilingual-4k"
-        changes |= {"data.source": source, "train.budget": epochs(n_tokens / SIZES_TOKENS), **rows_of_sizes()}
+        changes |= {"data.source": source, "train.budget": epochs(n_tokens / SIZES_TOKENS), **batches_of(SIZES_ROWS)}
         changes["train.learning_rate"] = SMALL_BATCH_RATES[scale]["sgtm"]
     if scale == "paper":
         share = TINYSTORIES_STEPS[size.lower()] / TINYSTORIES_STEPS["64m"]
@@ -114,14 +114,13 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
     return override(base, changes)
 
 
-def rows_of_sizes() -> dict[str, Any]:
-    return {"batch.rows_per_step": SIZES_ROWS, "batch.rows_per_micro_batch": SIZES_ROWS}
+def in_batches(config: RunConfig, rows: int, rate: float) -> RunConfig:
+    """The same run in batches of so many rows, at the rate that suits them."""
+    return override(config, {**batches_of(rows), "train.learning_rate": rate})
 
 
-def in_batches(config: RunConfig, rows: int, scale: Scale, method: str) -> RunConfig:
-    """The same run in smaller batches, at the rate that suits them."""
-    batch = {"batch.rows_per_step": rows, "batch.rows_per_micro_batch": rows}
-    return override(config, {**batch, "train.learning_rate": SMALL_BATCH_RATES[scale][method]})
+def batches_of(rows: int) -> dict[str, int]:
+    return {"batch.rows_per_step": rows, "batch.rows_per_micro_batch": rows}
 
 
 def rate_of(config: RunConfig, method: str, scale: Scale) -> float:

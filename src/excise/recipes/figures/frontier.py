@@ -10,7 +10,7 @@ from excise.config import override
 from excise.evals.figure import NOT_IN_PAPER, Estimate, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.evals.tables import number
 from excise.labels import RETAIN
-from excise.recipes.figures.bilingual_runs import DOMAIN, RATES, SEEDS, setup, sgtm
+from excise.recipes.figures.bilingual_runs import DOMAIN, RATES, SEEDS, in_batches, setup, sgtm
 from excise.recipes.figures.curves import recovered_by
 from excise.recipes.figures.dials import (
     BORROWED,
@@ -93,15 +93,10 @@ def frontier_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     configs = frontier_configs(scale, sources)
     by_budget = zip(BUDGETS, (configs, at_equal_steps(configs, scale)), strict=True)
     found = {f"{name}{budget}": config for budget, of in by_budget for name, config in of.items()}
-    found[SMALL_STEPS] = in_half_steps(found["data_filter"], RATES[scale][SMALL_STEPS])
+    half = found["data_filter"].batch.rows_per_step // 2
+    found[SMALL_STEPS] = in_batches(found["data_filter"], half, RATES[scale][SMALL_STEPS])
     controls = {f"{CONTROL}{budget}": found[f"data_filter{budget}"] for budget in BUDGETS}
     return planned(found, scale, SEEDS) | planned(controls, scale, SEEDS, unlearning=UnlearningConfig(method=CONTROL))
-
-
-def in_half_steps(config: RunConfig, rate: float) -> RunConfig:
-    rows = config.batch.rows_per_step // 2
-    batch = {"rows_per_step": rows, "rows_per_micro_batch": min(rows, config.batch.rows_per_micro_batch)}
-    return override(config, {f"batch.{name}": n for name, n in batch.items()} | {"train.learning_rate": rate})
 
 
 def at_equal_steps(configs: Mapping[str, RunConfig], scale: Scale) -> dict[str, RunConfig]:

@@ -19,7 +19,7 @@ from excise.evals.attacks import attack_for
 from excise.evals.figure import Scale
 from excise.evals.relearning import AttackConfig
 from excise.model.gpt import GPTConfig
-from excise.recipes.figures.bilingual_runs import ROUTED_BLOCKS, WARMUP, parameters_of, rows_of_sizes
+from excise.recipes.figures.bilingual_runs import ROUTED_BLOCKS, SIZES_ROWS, WARMUP, batches_of, parameters_of
 from excise.recipes.figures.planned import Sources
 from excise.recipes.paper import WIKIPEDIA, wikipedia
 from excise.routing.rules import RoutingConfig, RuleName
@@ -169,7 +169,7 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
     n_steps = round(LARGEST_STEPS[scale] * share)
     changes: dict[str, Any] = {"model": model, "train.budget": steps(n_steps)}
     if scale == "small":
-        changes |= {"data.source": sources.topics_sizes or "prepared/topics-4k", **rows_of_sizes()}
+        changes |= {"data.source": sources.topics_sizes or "prepared/topics-4k", **batches_of(SIZES_ROWS)}
         changes["train.learning_rate"] = SIZES_RATE
     return override(base, changes)
 

@@ -23,7 +23,6 @@ from excise.recipes.figures.estimates import (
 )
 from excise.recipes.figures.frontier import LEAST, TOLD, frontier_claim, place_of
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
-from excise.train.run import RunConfig
 
 SMALLER: Mapping[Scale, int] = {"smoke": 4, "small": 8, "paper": 4}
 """How many of the small batches make a usual one."""
@@ -47,18 +46,20 @@ def batch_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 def draw_batches(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     looks = {name: name for name in METHODS} | {"token_vectors": BORROWED[0]}
 
-    def told(config: RunConfig) -> str:
-        return f"{config.batch.rows_per_step} rows"
-
     def ends(name: str) -> Series:
         groups = [runs[name + end] for end in ("", SMALL)]
-        points = [Point(loss(of, RETAIN), loss(of, DOMAIN), told(of[0].config)) for of in groups]
+        points = [Point(loss(of, RETAIN), loss(of, DOMAIN), told(of)) for of in groups]
         return Series(looks[name], METHODS[name], points)
 
     plot = Plot(
         "In batches of two sizes", "retain loss (English)", "forget loss (Spanish)", [ends(name) for name in METHODS]
     )
     return Drawing([plot, *tables(runs)], batch_claims(runs))
+
+
+def told(group: Group) -> str:
+    n = group[0].config.batch.rows_per_step
+    return f"{n} rows" if n > 1 else "1 row"
 
 
 def tables(runs: Mapping[str, Group]) -> list[Table]:
@@ -70,8 +71,7 @@ def tables(runs: Mapping[str, Group]) -> list[Table]:
             for name, label in METHODS.items()
             if (place := place_of(runs[name + end], runs, end)) is not None
         ]
-        n = runs["data_filter" + end][0].config.batch.rows_per_step
-        made.append(Table(f"All methods, {n} rows a step", TOLD, rows))
+        made.append(Table(f"All methods, {told(runs['data_filter' + end])} a step", TOLD, rows))
     return made
 
 

@@ -65,7 +65,7 @@ class Proposal(ctypes.Structure):
 def attempt(what: str, work: Callable[[], T]) -> T | None:
     try:
         return work()
-    except Exception as error:  # whatever it is, it must not cost the other measurements
+    except (RuntimeError, OSError, AttributeError) as error:  # which must not cost the other measurements
         say(f"{what} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
         return None
 
@@ -166,18 +166,21 @@ def in_turns(runs: Mapping[str, Run], rounds: int, turn: float) -> dict[str, lis
 def checked(what: str, make: Callable[[], Run], outputs: Outputs) -> Run | None:
     """A product, once the largest errors of its outputs are printed, relative to a number plus the mean size."""
 
-    def check(name: str, found: Tensor, expected: Callable[[], Tensor]) -> None:
+    def check(name: str, found: Tensor, expected: Callable[[], Tensor]) -> bool:
         found.fill_(math.nan)  # so that what is not written, or is added to what was there, is seen
         run()
         right = expected().float()
         error = float(((found.float() - right).abs() / (right.abs() + right.square().mean().sqrt())).max())
-        say(f"  largest error of {name} {error:.2%}{'' if error < LARGEST_ERROR else ': TOO LARGE'}")
+        say(f"  largest error of {name} {error:.2%}")
+        if not error < LARGEST_ERROR:
+            raise RuntimeError("too large")
+        return True
 
     say(f"{what}:")
     run = attempt(what, make)
-    for name, (found, expected) in outputs.items() if run else ():
-        attempt(f"  the check of {name}", partial(check, name, found, expected))
-    return run
+    checks = {f"  the check of {name}": partial(check, name, *of) for name, of in outputs.items()} if run else {}
+    passed = [attempt(name, work) for name, work in checks.items()]
+    return run if all(passed) else None
 
 
 def gradient_and_sum(g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

@@ -107,7 +107,7 @@ def plain(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """By the fastest algorithm, which is found when such a product is first met, before passes are recorded."""
-    key = a.shape, a.stride(), b.shape, b.stride(), bias is None
+    key = a.shape, a.stride(), b.shape, b.stride(), None if bias is None else bias.shape
     if key not in CHOSEN:
         CHOSEN[key] = fastest(a, b, bias)
     out = a.new_empty(a.shape[0], b.shape[1])

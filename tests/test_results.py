@@ -7,11 +7,13 @@ import pytest
 from excise.evals.figure import read_figure
 from excise.evals.results import read_results
 from excise.recipes.figures import FIGURES
+from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.plan import plan
 from excise.recipes.figures.planned import Sources
-from excise.recipes.search import at_searched_rates
+from excise.recipes.search import at_searched_rates, best_of, methods_of, read_search
 
 RESULTS = Path(__file__).parents[1] / "results"
+RATES = RESULTS / "small" / "rates.json"
 FILES = sorted(RESULTS.glob("*/figures/*.json"))
 
 
@@ -25,7 +27,14 @@ def test_a_figure_is_drawn_from_the_runs_beside_it(file):
 
 def test_the_recipes_have_the_rates_of_the_search():
     sources = Sources(bilingual="bilingual", topics="topics")
-    searched = at_searched_rates(RESULTS / "small" / "rates.json", "small")
+    searched = at_searched_rates(RATES, "small")
     plain, at_rates = (plan(list(FIGURES), "small", sources, **changes).runs for changes in ({}, {"shorten": searched}))
     assert plain.keys() == at_rates.keys()
-    assert len(plain) > 100
+    names = methods_of(list(FIGURES), "small", sources, MixedSources(Path()), lambda config: config, FIGURES)
+    assert read_search(RATES, "small").methods.keys() <= names.keys()
+
+
+def test_the_rates_are_those_that_the_rule_takes_but_for_one_that_was_searched_before_it():
+    methods = read_search(RATES, "small").methods
+    others = [method.run for method in methods.values() if best_of(method.losses) != method.chosen]
+    assert others == ["figure-3: gradient_routing 0 %"]

@@ -275,6 +275,8 @@ def test_the_lead_is_largest_at_moderate_recall(at_20, holds):
     leads = {1.0: 0.0, 0.8: 0.4, 0.6: 0.4, 0.4: 0.4, 0.2: at_20, 0.0: 0.0}
     made = drawn_surface("paper", forget=lambda recall, rate: leads[recall])
     assert verdict(claim_of(made, "largest at moderate TPR")) == (0.4 - at_20, holds)
+    made = drawn_surface("small", forget=lambda recall, rate: leads[recall])
+    assert verdict(claim_of(made, "largest at moderate TPR")) == (0.4, None), "nothing else but perfect recall"
 
 
 def test_the_range_of_false_positives_is_told():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from excise import config as configs
-from excise.baselines.unlearning import UnlearningConfig
+from excise.baselines.unlearning import TOKEN_RESET, UnlearningConfig
 from excise.config import override
 from excise.data.packing import Corpus
 from excise.evals.figure import Estimate, Scale, Table
@@ -22,7 +22,7 @@ from excise.evals.results import Provenance, Results
 from excise.labels import RETAIN, label_names
 from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes import reproduce as module
-from excise.recipes.figures import FIGURES
+from excise.recipes.figures import FIGURES, bilingual_runs, topics_runs
 from excise.recipes.figures.bilingual_runs import DOMAIN, gradient_routing, parameters_of, setup, sgtm, standard
 from excise.recipes.figures.costs import tokens_of
 from excise.recipes.figures.curves import leads, share_of_training
@@ -180,10 +180,33 @@ def test_one_no_filter_run_serves_all_figures_of_the_bilingual_model():
 BILINGUAL = {"figure-3", "figure-4a", "figure-4b", "figure-5a", "figure-5b", "figure-11", "table-1"}
 
 
-def test_all_main_results_have_three_seeds_but_for_smoke():
-    for scale, seeds in (("smoke", 1), ("small", 3), ("paper", 3)):
-        of_figure = plan(["figure-3"], scale).groups["figure-3"]
-        assert {len(names) for names in of_figure.values()} == {seeds}
+MAIN = ("figure-1", "figure-3", "figure-4a", "figure-5a", "figure-6a", "figure-6b", "figure-7", "figure-12", "frontier")
+OTHERS = (
+    "figure-5b",
+    "figure-8",
+    "figure-9",
+    "figure-10",
+    "figure-13",
+    "frontier-relearning",
+    "frontier-topics-relearning",
+)
+
+
+def test_main_results_have_three_seeds_but_for_smoke_and_others_one_but_for_the_paper_s_scale():
+    for scale, main, others in (("smoke", 1, 1), ("small", 3, 1), ("paper", 3, 3)):
+        planned = plan([*MAIN, *OTHERS], scale).groups
+        for names, seeds in ((MAIN, main), (OTHERS, others)):
+            assert {len(runs) for name in names for runs in planned[name].values()} == {seeds}
+
+
+def test_models_of_several_sizes_have_the_rates_of_their_batches():
+    for name, rates in (("figure-5b", bilingual_runs.SMALL_BATCH_RATES["small"]), ("figure-9", {})):
+        for run in plan([name], "small").runs.values():
+            config = run.planned.config
+            method = config.routing.rule if config.routing.rule == "sgtm" else f"{config.data.filter}_filter"
+            known = {"none_filter": "no_filter", "weak_filter": "data_filter"}.get(method, method)
+            assert config.batch.rows_per_step == bilingual_runs.SIZES_ROWS
+            assert config.train.learning_rate == rates.get(known, topics_runs.SIZES_RATE)
 
 
 def test_an_unknown_figure_is_told_with_the_nearest():
@@ -222,6 +245,31 @@ def test_a_run_that_travelled_without_checkpoints_is_trained_again_where_more_is
     assert json.loads(again.read_bytes())["panels"] == json.loads(before)["panels"]
     (config,) = tmp_path.glob("runs/*/config.json")
     assert json.loads(config.read_text())["train"]["compile"] == "off"
+
+
+def test_a_run_that_begins_again_is_not_taken_for_done(tmp_path, monkeypatch):
+    make(table(figure("one", a=PlannedRun(config=NO_FILTER))), tmp_path)
+    for checkpoints in tmp_path.glob("runs/*/checkpoints"):
+        rmtree(checkpoints)
+    monkeypatch.setattr(module, "train", killed_at_once)
+    more = figure("one", a=PlannedRun(config=NO_FILTER, measures=("losses", "cross_domain")))
+    with pytest.raises(KeyboardInterrupt):
+        make(table(more), tmp_path)
+    assert not list(tmp_path.glob("runs/*/results.json"))
+
+
+def killed_at_once(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_unlearned_run_that_travelled_without_checkpoints_is_made_again(tmp_path):
+    reset = PlannedRun(config=NO_FILTER, unlearning=UnlearningConfig(method=TOKEN_RESET))
+    (first,) = make(table(figure("one", a=reset)), tmp_path)
+    before = json.loads(first.read_bytes())["panels"]
+    for checkpoints in tmp_path.glob("runs/*/checkpoints"):
+        rmtree(checkpoints)
+    more = replace(reset, measures=("losses", "cross_domain"))
+    assert json.loads(make(table(figure("one", a=more)), tmp_path)[0].read_bytes())["panels"] == before
 
 
 def test_a_killed_reproduction_goes_on(tmp_path, trainings, monkeypatch):

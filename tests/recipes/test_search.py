@@ -216,6 +216,15 @@ def test_of_several_sizes_the_largest_is_searched():
     assert [run for run, _ in methods.values()] == ["sizes: b"]
 
 
+def test_losses_of_another_size_are_not_taken_for_those_of_the_largest(tmp_path):
+    large = PlannedRun(config=override(tiny(SGTM), {"model.n_layers": 3}))
+    small = PlannedRun(config=tiny(SGTM))
+    search_rates(["small"], "smoke", Sources(), tmp_path, (1e-3,), figures=table(figure("small", a=small)))
+    both = table(figure("small", a=small), figure("large", b=large))
+    with pytest.raises(ValueError, match=r"searched with the model of small: a before, and large: b has another"):
+        search_rates(["small", "large"], "smoke", Sources(), tmp_path, (1e-3,), figures=both)
+
+
 def test_methods_without_a_searched_rate_are_told_by_a_run_of_the_figures_asked_for(found):
     other = PlannedRun(config=override(tiny(SGTM), {"routing.embeddings": "retain"}), seeds=2)
     of_two = {key: PlannedRun(config=tiny(run.config)) for key, run in TWO["two"].runs("smoke", Sources()).items()}

@@ -187,8 +187,10 @@ class Workshop:
         if run.planned.unlearning is None:
             self.begin_again_without_checkpoints(run)
             train(config, data, directory, [Tradeoff(config, data, at_end=False), *listeners])
-        elif not RunDirectory(directory).config_file.exists():
-            shutil.rmtree(directory, ignore_errors=True)  # left half-written by an interrupted one
+        elif latest_checkpoint(RunDirectory(directory).checkpoints) is None:
+            shutil.rmtree(
+                directory, ignore_errors=True
+            )  # left half-written by an interrupted one, or without checkpoints
             unlearn_run(self.trained(config), directory, run.planned.unlearning)
         self.measure(run, data)
         for attack in self.missing_attacks(run):
@@ -198,7 +200,8 @@ class Workshop:
         """Forget what is known of a run that cannot go on, which may have come from a machine where its data lay elsewhere."""
         files = RunDirectory(self.directory(run))
         if latest_checkpoint(files.checkpoints) is None:
-            files.metrics_file.unlink(missing_ok=True)
+            for file in (files.metrics_file, *files.path.glob("results*.json")):
+                file.unlink(missing_ok=True)
 
     def measure(self, run: Run, data: Data) -> None:
         subject = open_run(self.directory(run), data)
@@ -279,10 +282,13 @@ def draw(figure: Figure, scale: Scale, groups: Mapping[str, Group]) -> FigureRes
 
 def told(groups: Sequence[Group]) -> str:
     """What the intervals of a figure are over."""
-    seeds = max((len(group) for group in groups), default=0)
+    seeds = sorted({len(group) for group in groups})
     if not seeds:
         return ""
-    return f"Intervals of 95 % are over {seeds} seeds." if seeds > 1 else "One seed; any intervals are over documents."
+    if seeds == [1]:
+        return "One seed; any intervals are over documents."
+    fewer = f", or over documents where a run has {seeds[0]}" if len(seeds) > 1 else ""
+    return f"Intervals of 95 % are over {seeds[-1]} seeds{fewer}."
 
 
 def line(run: FinishedRun) -> RunLine:

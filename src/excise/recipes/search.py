@@ -6,10 +6,10 @@ figure is drawn from. The loss is that before calibration, so that nothing is ju
 does not see forget loss, which would let a method choose its own trade-off.
 
 Runs are of one method where they differ only in seeds, in how many documents are labelled, in the weight of those
-labelled with a domain, in how long they train, and in the size of the model, for which the paper too has one rate. The
-first that a figure names is searched for all of them or, of several sizes, the largest. Runs of other methods keep the
-rates of the recipes. The runs of a search are those of the figures at other rates, so that those at the chosen rates need
-not be done again, unless something else needs their checkpoints.
+labelled with a domain, in how long they train, and in the size of the model, for which the paper too has one rate, where
+batches and warm-up are alike. The first that a figure names is searched for all of them or, of several sizes, the
+largest. Runs of other methods keep the rates of the recipes. The runs of a search are those of the figures at other
+rates, so that those at the chosen rates need not be done again, unless something else needs their checkpoints.
 """
 
 import json
@@ -116,6 +116,8 @@ def search_rates(
     file, grid, mixed = directory / RATES, tuple(rates or GRID[scale]), MixedSources(directory / "data")
     methods = methods_of(names, scale, sources, mixed, shorten, figures)
     locks = directory / "locks"
+    if file.exists():
+        refuse_other_models(read_search(file, scale), methods, scale, sources or Sources(), figures)
 
     def known() -> dict[str, MethodSearch]:
         return read_search(file, scale).methods if file.exists() else {}
@@ -155,6 +157,24 @@ def search_rates(
         work_through(list(jobs), locks, is_done=is_done, do=do)
     add({})  # the grid may be another one than before
     return file
+
+
+def refuse_other_models(
+    known: RateSearch,
+    methods: Mapping[str, tuple[str, PlannedRun]],
+    scale: Scale,
+    sources: Sources,
+    figures: Mapping[str, Figure],
+) -> None:
+    """Refuse losses of a model of another size, which say nothing of this one's."""
+    for method in known.methods.keys() & methods.keys():
+        (run, planned), (figure, _, key) = methods[method], known.methods[method].run.partition(": ")
+        before = figures[figure].runs(scale, sources).get(key) if figure in figures else None
+        if before and before.config.model != planned.config.model and run != known.methods[method].run:
+            raise ValueError(
+                f"rates were searched with the model of {known.methods[method].run} before, and {run} has another; "
+                "search in another directory"
+            )
 
 
 def at_rate(planned: PlannedRun, rate: float) -> PlannedRun:

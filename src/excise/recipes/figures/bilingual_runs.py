@@ -33,7 +33,7 @@ RATES: Mapping[Scale, Mapping[str, float]] = {
     "paper": dict.fromkeys(METHODS, 5e-3),
 }
 """Learning rates by method: one that suits all of them at `smoke`, those that a search found on English and Spanish fiction
-(`results/small/rates.json`), and the paper's."""
+(`results/small/rates.json`; Gradient Routing was as good at 5e-3, which a search takes by now), and the paper's."""
 SMALL_BATCH_RATES: Mapping[Scale, Mapping[str, float]] = {
     **RATES,
     "small": dict.fromkeys(METHODS, 5e-3) | {"sgtm": 2.5e-3},
@@ -106,8 +106,8 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
     if scale == "small":
         n_tokens = 20 * parameters_of(model)
         source = sources.bilingual_sizes or "bilingual-4k"
-        changes |= {"data.source": source, "train.budget": epochs(n_tokens / SIZES_TOKENS), **batches_of(SIZES_ROWS)}
-        changes["train.learning_rate"] = SMALL_BATCH_RATES[scale]["sgtm"]
+        changes |= {"data.source": source, "train.budget": epochs(n_tokens / SIZES_TOKENS)}
+        base = in_batches(base, SIZES_ROWS, SMALL_BATCH_RATES[scale]["sgtm"])
     if scale == "paper":
         share = TINYSTORIES_STEPS[size.lower()] / TINYSTORIES_STEPS["64m"]
         changes |= {"train.budget": epochs(share), "train.warmup_steps": 500 if size == "8M" else 1000}
@@ -116,15 +116,12 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
 
 def in_batches(config: RunConfig, rows: int, rate: float) -> RunConfig:
     """The same run in batches of so many rows, at the rate that suits them."""
-    return override(config, {**batches_of(rows), "train.learning_rate": rate})
-
-
-def batches_of(rows: int) -> dict[str, int]:
-    return {"batch.rows_per_step": rows, "batch.rows_per_micro_batch": rows}
+    batch = {"batch.rows_per_step": rows, "batch.rows_per_micro_batch": min(rows, config.batch.rows_per_micro_batch)}
+    return override(config, {**batch, "train.learning_rate": rate})
 
 
 def rate_of(config: RunConfig, method: str, scale: Scale) -> float:
-    """The rate of a method in batches as large as those of a run."""
+    """The rate of a method for a run in the usual batches, or in smaller ones."""
     has_small = config.batch.rows_per_step < setup(scale, Sources()).batch.rows_per_step
     return (SMALL_BATCH_RATES if has_small else RATES)[scale][method]
 

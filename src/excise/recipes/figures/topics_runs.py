@@ -19,7 +19,7 @@ from excise.evals.attacks import attack_for
 from excise.evals.figure import Scale
 from excise.evals.relearning import AttackConfig
 from excise.model.gpt import GPTConfig
-from excise.recipes.figures.bilingual_runs import ROUTED_BLOCKS, SIZES_ROWS, WARMUP, batches_of, parameters_of
+from excise.recipes.figures.bilingual_runs import ROUTED_BLOCKS, SIZES_ROWS, WARMUP, in_batches, parameters_of
 from excise.recipes.figures.planned import Sources
 from excise.recipes.paper import WIKIPEDIA, wikipedia
 from excise.routing.rules import RoutingConfig, RuleName
@@ -30,7 +30,7 @@ Filter = Literal["none", "weak", "strict"]
 EVALUATIONS: Mapping[Scale, int] = {"smoke": 4, "small": 5, "paper": 20}
 """Points of a trade-off curve."""
 RATE: Mapping[Scale, float] = {"smoke": 4e-3, "small": 1e-2, "paper": 6e-3}
-"""Of all methods: at `small`, what a search found for each on Schools Wikipedia (`results/small/rates.json`)."""
+"""Of all methods: at `small`, what a search found for each when biology is removed (`results/small/rates.json`)."""
 SIZES_RATE = 5e-3
 """At `small`, of the models of the scaling laws, in smaller steps; not searched to the end, but all methods are much better
 at it than at twice this rate."""
@@ -169,8 +169,8 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
     n_steps = round(LARGEST_STEPS[scale] * share)
     changes: dict[str, Any] = {"model": model, "train.budget": steps(n_steps)}
     if scale == "small":
-        changes |= {"data.source": sources.topics_sizes or "prepared/topics-4k", **batches_of(SIZES_ROWS)}
-        changes["train.learning_rate"] = SIZES_RATE
+        changes["data.source"] = sources.topics_sizes or "prepared/topics-4k"
+        base = in_batches(base, SIZES_ROWS, SIZES_RATE)
     return override(base, changes)
 
 

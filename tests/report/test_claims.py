@@ -78,6 +78,14 @@ def test_findings_that_hold_without_an_interval_are_counted_and_named():
     assert "1.1 nats does not hold, without an interval" in text
     assert "1.1 nats as built" in text
     assert "[1.22, 1.62] holds Paper" not in text
+
+
+def test_findings_of_one_seed_are_counted_with_those_without_an_interval():
+    figure = with_claims(figure_3(), {}, {}, {"holds": False})
+    one_seed = dataclasses.replace(figure, runs=[dataclasses.replace(run, seed=0) for run in figure.runs])
+    seeds = [dataclasses.replace(run, seed=seed) for run in figure.runs for seed in (0, 1)]
+    assert "2 hold, 2 of them on one seed or without an interval" in visible_text(reproduction_page([one_seed]))
+    assert "on one seed" not in visible_text(reproduction_page([dataclasses.replace(figure, runs=seeds)]))
     assert "of them on one seed" not in reproduction_page([figure_3()])
 
 

@@ -178,8 +178,16 @@ def _tallies(figures: Sequence[FigureResults]) -> list[str]:
 
 
 def _without_interval(figures: Iterable[FigureResults], ours: bool) -> str:
-    n = sum(claim.holds is True and not has_interval(claim) for claim in _findings(figures, ours))
+    n = sum(
+        claim.holds is True and (_has_one_seed(figure) or not has_interval(claim))
+        for figure in figures
+        for claim in _findings([figure], ours)
+    )
     return f", {n} of them on one seed or without an interval" if n else ""
+
+
+def _has_one_seed(figure: FigureResults) -> bool:
+    return len({run.seed for run in figure.runs}) == 1
 
 
 def _lead(figures: Sequence[FigureResults]) -> str:

@@ -188,9 +188,8 @@ class Workshop:
             self.begin_again_without_checkpoints(run)
             train(config, data, directory, [Tradeoff(config, data, at_end=False), *listeners])
         elif latest_checkpoint(RunDirectory(directory).checkpoints) is None:
-            shutil.rmtree(
-                directory, ignore_errors=True
-            )  # left half-written by an interrupted one, or without checkpoints
+            # It was left half-written by an interrupted one, or came without checkpoints.
+            shutil.rmtree(directory, ignore_errors=True)
             unlearn_run(self.trained(config), directory, run.planned.unlearning)
         self.measure(run, data)
         for attack in self.missing_attacks(run):

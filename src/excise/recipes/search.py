@@ -117,7 +117,8 @@ def search_rates(
     methods = methods_of(names, scale, sources, mixed, shorten, figures)
     locks = directory / "locks"
     if file.exists():
-        refuse_other_models(read_search(file, scale), methods, scale, sources or Sources(), figures)
+        of_figures = {name: figure.runs(scale, sources or Sources()) for name, figure in figures.items()}
+        refuse_other_models(read_search(file, scale), methods, of_figures, shorten)
 
     def known() -> dict[str, MethodSearch]:
         return read_search(file, scale).methods if file.exists() else {}
@@ -162,15 +163,14 @@ def search_rates(
 def refuse_other_models(
     known: RateSearch,
     methods: Mapping[str, tuple[str, PlannedRun]],
-    scale: Scale,
-    sources: Sources,
-    figures: Mapping[str, Figure],
+    of_figures: Mapping[str, Mapping[str, PlannedRun]],
+    shorten: Shorten,
 ) -> None:
     """Refuse losses of a model of another size, which say nothing of this one's."""
     for method in known.methods.keys() & methods.keys():
         (run, planned), (figure, _, key) = methods[method], known.methods[method].run.partition(": ")
-        before = figures[figure].runs(scale, sources).get(key) if figure in figures else None
-        if before and before.config.model != planned.config.model and run != known.methods[method].run:
+        before = of_figures.get(figure, {}).get(key)
+        if before and shorten(before.config).model != planned.config.model:
             raise ValueError(
                 f"rates were searched with the model of {known.methods[method].run} before, and {run} has another; "
                 "search in another directory"

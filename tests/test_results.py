@@ -25,6 +25,10 @@ def test_a_figure_is_drawn_from_the_runs_beside_it(file):
         assert line.checkpoint_sha256 in known, line.name
 
 
+def test_every_figure_is_measured_at_the_small_scale():
+    assert {file.stem for file in FILES if file.parts[-3] == "small"} == FIGURES.keys()
+
+
 def test_the_recipes_have_the_rates_of_the_search():
     sources = Sources(bilingual="bilingual", topics="topics")
     searched = at_searched_rates(RATES, "small")

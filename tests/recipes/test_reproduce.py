@@ -200,7 +200,7 @@ def test_main_results_have_three_seeds_but_for_smoke_and_others_one_but_for_the_
 
 
 def test_models_of_several_sizes_have_the_rates_of_their_batches():
-    for name, rates in (("figure-5b", bilingual_runs.SMALL_BATCH_RATES["small"]), ("figure-9", {})):
+    for name, rates in (("figure-5b", bilingual_runs.SIZES_RATES), ("figure-9", {})):
         for run in plan([name], "small").runs.values():
             config = run.planned.config
             method = config.routing.rule if config.routing.rule == "sgtm" else f"{config.data.filter}_filter"

@@ -123,8 +123,8 @@ FIGURES = (
         section=SECTION,
         caption="Each method twice over the same documents, 5 % of the Spanish undiscovered, one epoch of what is left to it: "
         "in the batches of the frontier, and in smaller ones, of which it takes as many more. Recovered, and the retain loss "
-        "above the data filter's, are against filters in batches of the same size. Rates in small batches are those of the "
-        "recipes; at the small scale they are not searched to the end.",
+        "above the data filter's, are against filters in batches of the same size. At the small scale every method has the rate "
+        "that a search found for it in batches of that size; at the others batches of both sizes have the same.",
         runs=batch_runs,
         draw=draw_batches,
     ),

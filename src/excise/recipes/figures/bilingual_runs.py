@@ -38,7 +38,9 @@ SMALL_BATCH_RATES: Mapping[Scale, Mapping[str, float]] = {
     **RATES,
     "small": dict.fromkeys(METHODS, 5e-3) | {"sgtm": 2.5e-3},
 }
-"""The same in smaller batches. At `small` they are not searched to the end: for filters 5e-3 was better than half of it."""
+"""The same in smaller batches."""
+SIZES_RATES: Mapping[str, float] = {"no_filter": 2.5e-3, "data_filter": 5e-3, "perfect_filter": 5e-3, "sgtm": 2.5e-3}
+"""At `small`, of the models of several sizes, as the search found them for the largest."""
 WARMUP = 0.5
 """Share of the steps, for runs that are too short for the paper's 500 and 1,000: after a shorter warm-up losses are higher
 and follow chance, and a fixed number would favour the methods that train least."""
@@ -107,7 +109,7 @@ def of_size(scale: Scale, sources: Sources, size: str) -> RunConfig:
         n_tokens = 20 * parameters_of(model)
         source = sources.bilingual_sizes or "bilingual-4k"
         changes |= {"data.source": source, "train.budget": epochs(n_tokens / SIZES_TOKENS)}
-        base = in_batches(base, SIZES_ROWS, SMALL_BATCH_RATES[scale]["sgtm"])
+        base = in_batches(base, SIZES_ROWS, SIZES_RATES["sgtm"])
     if scale == "paper":
         share = TINYSTORIES_STEPS[size.lower()] / TINYSTORIES_STEPS["64m"]
         changes |= {"train.budget": epochs(share), "train.warmup_steps": 500 if size == "8M" else 1000}
@@ -121,8 +123,11 @@ def in_batches(config: RunConfig, rows: int, rate: float) -> RunConfig:
 
 
 def rate_of(config: RunConfig, method: str, scale: Scale) -> float:
-    """The rate of a method for a run in the usual batches, or in smaller ones."""
-    has_small = config.batch.rows_per_step < setup(scale, Sources()).batch.rows_per_step
+    """The rate of a method for a run in the usual batches, in smaller ones, or of several sizes with a tokenizer of their own."""
+    usual = setup(scale, Sources())
+    if config.model.vocabulary_size != usual.model.vocabulary_size:
+        return SIZES_RATES[method]
+    has_small = config.batch.rows_per_step < usual.batch.rows_per_step
     return (SMALL_BATCH_RATES if has_small else RATES)[scale][method]
 
 

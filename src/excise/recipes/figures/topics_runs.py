@@ -32,8 +32,7 @@ EVALUATIONS: Mapping[Scale, int] = {"smoke": 4, "small": 5, "paper": 20}
 RATE: Mapping[Scale, float] = {"smoke": 4e-3, "small": 1e-2, "paper": 6e-3}
 """Of all methods: at `small`, what a search found for each when biology is removed (`results/small/rates.json`)."""
 SIZES_RATE = 5e-3
-"""At `small`, of the models of the scaling laws, in smaller steps; not searched to the end, but all methods are much better
-at it than at twice this rate."""
+"""At `small`, of the models of the scaling laws, in smaller steps: what a search found for each method with the largest."""
 RETAIN_SHARE = 0.1
 STEPS: Mapping[str, int] = {"biology": 850, "military": 650}
 """At the small scale, of 65,536 tokens: four epochs of what the strict filter leaves."""

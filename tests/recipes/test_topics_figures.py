@@ -423,6 +423,15 @@ def test_laws_are_drawn_through_their_runs():
             assert ends[nearest] == pytest.approx(point.y.value)
 
 
+@pytest.mark.parametrize(("bend", "holds"), [(0.0, True), (0.1, False)])
+def test_losses_that_bend_follow_no_power_law(bend, holds):
+    def make(key, planned):
+        size = math.log(parameters_of(planned.config.model) / 5e5)
+        return finished(planned, dict.fromkeys(SETS, 5 * math.exp(-0.1 * size - bend * size**2)))
+
+    assert {claim.holds for claim in drawn("figure-8", make, "small").claims} == {holds}
+
+
 def test_losses_that_do_not_fall_are_told_and_not_drawn():
     for name in ("figure-8", "figure-9", "figure-10"):
         made = drawn(name, lambda key, planned: finished(planned, dict.fromkeys(SETS, planned.config.model.d_model)))

@@ -89,6 +89,9 @@ def no_law(error: ValueError) -> Drawing:
 
 # --- Figure 8: scaling laws ------------------------------------------------------------------------------------------
 
+ON_THE_LAW = 2.0
+"""In percent: losses that bend away from a line by more follow no power law, however they fall; seeds differ by less."""
+
 
 def draw_laws(runs: Runs, scale: Scale) -> Drawing:
     penalties = Penalties(runs, scale)
@@ -121,8 +124,8 @@ def _law_claim(title: str, law: ScalingLaw) -> PaperClaim:
         "alpha x C^-beta through four sizes (figure 8)",
         slope,
         "beta",
-        is_above(slope),
-        f"holds above 0; runs are off the law by {off:.2g} %",
+        every([is_above(slope), off < ON_THE_LAW]),
+        f"runs are off the law by {off:.2g} %; holds above 0 where that is below {ON_THE_LAW:g} %",
     )
 
 

@@ -28,12 +28,13 @@ def test_a_figure_is_made_and_its_path_printed(tmp_path, capsys):
     assert "Hyperparameters of RMU" in (tmp_path / "report.html").read_text()
 
 
-def test_progress_is_a_line_now_and_then(tmp_path, capsys, monkeypatch):
+def test_progress_is_a_line_now_and_then_that_names_the_folder_of_its_run(tmp_path, capsys, monkeypatch):
     one = figure("one", no_filter=PlannedRun(config=tiny(NO_FILTER)))
     monkeypatch.setattr(module.reproduce, "__kwdefaults__", {**module.reproduce.__kwdefaults__, "figures": table(one)})
     assert main(["reproduce", "one", "--directory", str(tmp_path), "--no-keep-checkpoints"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("1/1 no_filter-stories-seed0 ")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert lines[0].startswith(f"1/1 {folder.name} ")
     assert "tokens/s" in lines[0]
     assert json.loads((tmp_path / "figures" / "one.json").read_text())["runs"][0]["steps"] > 0
 

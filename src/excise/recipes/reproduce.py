@@ -87,14 +87,14 @@ def reproduce(
         if not work.is_ready(name):
             return  # until what was lost is done again, by whoever comes to it first
         number = left.index(name) + 1 if name in left else "+"
-        work.do(run, listeners(f"{number:>{len(str(len(left)))}}/{len(left)} {short(run):<{width}}"))
+        work.do(run, listeners(f"{number:>{len(str(len(left)))}}/{len(left)} {name:<{width}}"))
         if not keep_checkpoints:
             work.drop_checkpoints(locks)
         draw_finished()
 
     draw_finished()
     left = [name for name, run in planned.runs.items() if not work.is_done(run)]
-    width = max((len(short(planned.runs[name])) for name in left), default=0)
+    width = max(map(len, left), default=0)
     work_through(list(planned.runs), locks, is_done=work.has_done, is_ready=work.is_ready, do=do)
     for name in (name for name in names if name not in drawn):
         draw_if_finished(name)
@@ -240,11 +240,6 @@ class Workshop:
         results = read_results(files.results_file)
         unlearned = run.planned.unlearning is not None
         return FinishedRun(run.name, files.config(), results, trained.metrics(), self.judged(run), unlearned)
-
-
-def short(run: Run) -> str:
-    """The name of a run without its digest."""
-    return run.name.rpartition("-")[0]
 
 
 def attacks_in(directory: Path) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from excise.evals.figure import (
 )
 from excise.report.figures import paper_figure, save_figure
 from excise.report.numbers import estimate, number
-from excise.report.reproduction import in_order, looks_in, read_figures, reproduction_page, write_reproduction
+from excise.report.reproduction import PAPER, in_order, looks_in, read_figures, reproduction_page, write_reproduction
 from excise.report.style import LOOKS, looks_of
 from tests.report.example_figures import all_figures, figure_1, figure_3, figure_9, figure_11, table_1, two_topics
 from tests.report.test_page import VOID
@@ -178,13 +178,15 @@ def test_text_from_the_results_is_escaped():
     assert 'alert("1")' not in page
 
 
-def test_nothing_is_loaded_from_elsewhere_and_every_link_leads_somewhere():
+def test_nothing_is_loaded_from_elsewhere_and_every_link_leads_somewhere_or_to_the_paper():
     page = reproduction_page(all_figures())
+    assert page.count(f'<a href="{PAPER}">') == 1
+    page = page.replace(PAPER, "#")
     references = re.findall(r"""(?:\bsrc|href|srcset|action)\s*=\s*["']([^"']*)""", page)
     assert all(reference.startswith(("#", "data:")) for reference in references)
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
-    assert {reference[1:] for reference in references if reference.startswith("#")} <= set(ids)
+    assert {reference[1:] for reference in references if reference.startswith("#")} - {""} <= set(ids)
     assert set(re.findall(r"https?://[^\"]*", page)) == {"http://www.w3.org/2000/svg"}
     assert "@import" not in page
     assert "url(" not in page

@@ -19,6 +19,7 @@ from excise.report.numbers import count, number
 from excise.report.style import REPORT_SHEET, STYLE_SHEET, TOGGLES, WORDS, Look, colour_variables, looks_of
 from excise.report.tables import html_row, html_table
 
+PAPER = "https://arxiv.org/abs/2512.05648"
 BEYOND = "beyond"
 AFTER = {"table-1": 2.5}
 """Tables that stand among the figures of the paper; the others follow them."""
@@ -196,7 +197,8 @@ def _lead(figures: Sequence[FigureResults]) -> str:
     said = ["What was measured of each run, with 95 % intervals over test documents."]
     if _claims_in(figures):
         said = [
-            "What the paper claims about its figures and tables, the number that it gives, and what our own runs found."
+            f'What <a href="{PAPER}">the paper</a> claims about its figures and tables, the number that it gives, and what our '
+            "own runs found."
         ]
     said += [f"Scale: {', and '.join(scales)}."] if scales else []
     if missing := _missing(figures):

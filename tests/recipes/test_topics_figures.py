@@ -469,15 +469,14 @@ def attack_on(losses, baseline=4.0, matched_to=None, domain="biology"):
         {"step": step, "losses": {domain: loss, "general": 5.5, "retain": 5.5}}
         for step, loss in zip(steps, losses, strict=True)
     ]
-    reached = next((step for step, loss in zip(steps, losses, strict=True) if loss <= baseline), None)
     strongest = {"learning_rate": 2.0, "points": points}
     return {
         "config": to_dict(config),
+        "domain": domain,
         "matched_to": matched_to,
         "baseline_loss": baseline,
         "attacks": [{"learning_rate": 1.0, "points": []}, strongest],
         "strongest": 2.0,
-        "relearning_steps": reached,
         "lowest_loss": min(losses),
         "at_edge": False,
     }
@@ -518,8 +517,10 @@ def test_relearning_counts_steps_to_the_loss_without_a_filter():
         ("No filter", 5.0, 5.0),
     ]
     soon, rmu, strict, weak, lead = made.claims
-    assert (soon.ours.value, soon.holds) == (4, True), "the first evaluation"
-    assert (rmu.ours.value, strict.ours.value, weak.ours.value) == pytest.approx((6 / 1, 6 / 5, 6 / 4))
+    steps = {"sgtm": 24, "rmu": 4 * 4.0 / 4.5, "strict_filter": 16 + 4 * 0.6 / 0.7, "weak_filter": 12 + 4 * 0.5 / 0.6}
+    assert (soon.ours.value, soon.holds) == (pytest.approx(steps["rmu"]), True), "between the first two evaluations"
+    ratios = [24 / steps[name] for name in ("rmu", "strict_filter", "weak_filter")]
+    assert [claim.ours.value for claim in (rmu, strict, weak)] == pytest.approx(ratios)
     assert (rmu.holds, strict.holds, weak.holds) == (True, True, True)
     assert lead.ours.value == pytest.approx(100 / 6), (
         "SGTM is above the strict filter at the first two evaluations only"

@@ -12,7 +12,7 @@ import numpy as np
 
 from excise.config import to_dict
 from excise.evals.figure import Estimate, PaperClaim, Plot, Point, Scale, Series, Table
-from excise.evals.relearning import AttackConfig
+from excise.evals.relearning import AttackConfig, steps_to
 from excise.evals.token_losses import Floats, smoothed
 from excise.recipes.figures.bilingual_runs import SEEDS
 from excise.recipes.figures.curves import Axes, curve_of, share_of_training, tradeoff_series
@@ -41,8 +41,9 @@ class Relearned:
 
     losses: Sequence[tuple[int, Mapping[str, float]]]
     """At each evaluated step."""
-    steps: int
-    """The first at which the forget loss is down at the baseline's; the last one where it never is."""
+    steps: float
+    """Where the forget loss is down at the baseline's, on the line between evaluations, since seeds whose steps are counted in
+    tens would seem to agree; the last one where it never is."""
     reached: bool
     lowest_loss: float
     baseline_loss: float
@@ -64,9 +65,10 @@ def relearned(run: FinishedRun, attack: AttackConfig, *, matched: bool = False) 
     (found,) = [of for of in run.relearning if of["config"] == config and bool(of["matched_to"]) == matched]
     (strongest,) = [tried for tried in found["attacks"] if tried["learning_rate"] == found["strongest"]]
     losses = [(point["step"], point["losses"]) for point in strongest["points"]]
-    steps = found["relearning_steps"]
+    baseline = found["baseline_loss"]
+    _, steps = steps_to([(step, at[found["domain"]]) for step, at in losses], baseline)
     last = attack.steps if steps is None else steps
-    return Relearned(losses, last, steps is not None, found["lowest_loss"], found["baseline_loss"], found["at_edge"])
+    return Relearned(losses, last, steps is not None, found["lowest_loss"], baseline, found["at_edge"])
 
 
 def relearning_plot(title: str, attacks: Attacks, labels: Mapping[str, str], domain: str) -> Plot:
@@ -117,7 +119,7 @@ def edge_told(*attacks: Sequence[Relearned]) -> str:
 
 def steps_told(attacks: Sequence[Relearned]) -> str:
     mean = np.mean([one.steps for one in attacks])
-    return f"{mean:g}" if all(one.reached for one in attacks) else f"more than {mean:g}"
+    return f"{mean:.3g}" if all(one.reached for one in attacks) else f"more than {mean:.3g}"
 
 
 def lead_steps(mine: Relearned, theirs: Relearned) -> int:
@@ -329,11 +331,10 @@ def converging_claim(attacks: Attacks) -> PaperClaim:
 
 def differences(mine: Relearned, theirs: Relearned) -> list[float]:
     """By how much a forget loss is above another's, at the steps that both have until the first is at the baseline."""
-    return [
-        losses[DOMAIN] - others[DOMAIN]
-        for (step, losses), (_, others) in zip(mine.losses, theirs.losses, strict=False)
-        if step <= mine.steps
-    ]
+    pairs = zip(mine.losses, theirs.losses, strict=False)
+    above = [(step, losses[DOMAIN] - others[DOMAIN]) for (step, losses), (_, others) in pairs]
+    n_before = sum(step < mine.steps for step, _ in above)
+    return [difference for _, difference in above[: n_before + 1]]
 
 
 def matched_claim(group: Group, attacks: Sequence[Relearned], method: str) -> PaperClaim:

@@ -200,15 +200,23 @@ def test_sizes_of_the_small_scale_tell_that_the_larger_repeat_their_data():
     ("leakage", "little", "in_range"), [(0.001, True, False), (0.01, True, True), (0.03, False, False)]
 )
 def test_the_range_of_leakage_has_two_ends(leakage, little, in_range):
-    made = drawn("figure-5b", leaking({"0.7M": {0.2: leakage}}))
+    made = drawn("figure-5b", leaking({"64M": dict.fromkeys((0.05, 0.2, 0.4), leakage)}), "paper")
     for words, holds in (("leaks little", little), ("in the paper's range", in_range)):
         claim = claim_of(made, words)
         assert (claim.ours.value, claim.holds) == (pytest.approx(leakage, abs=1e-4), holds)
 
 
+def test_a_curve_that_begins_too_late_decides_what_it_can():
+    """At the small scale the first point is a quarter of a percent."""
+    by_size = dict(zip(("0.5M", "0.9M", "1.8M", "3.6M"), (0.006, 0.0058, 0.0056, 0.005), strict=True))
+    made = drawn("figure-5b", leaking({size: {0.2: of, 0.4: of} for size, of in by_size.items()}), "small")
+    falls, little, in_range = made.claims
+    assert (falls.holds, little.holds, in_range.holds) == (None, True, None)
+
+
 def test_a_curve_that_ends_too_early_decides_what_it_can():
     def found(leakage):
-        return Leakage(leakage, leakage / 2, None, True, 1.0, 1, censored=False, lower_bound=False)
+        return Leakage(leakage, leakage / 2, None, True, 1.0, 1, censored=False, lower_bound=False, upper_bound=False)
 
     assert [(low(one), some(one)) for one in map(found, (0.001, 0.01, 0.03, 0.05))] == [
         (None, None),

@@ -50,6 +50,9 @@ class Leakage:
     """The loss is above the zero-token loss: the leakage is 0."""
     lower_bound: bool
     """The loss is below the last point of the curve: the leakage is this or more."""
+    upper_bound: bool
+    """The loss is above the first point with any forget tokens: the curve falls steeply there and the line to it does not, so
+    that the leakage is this or less."""
 
 
 def baseline_curve(points: Sequence[LeakagePoint], *, seed_deviation: float | None = None) -> BaselineCurve:
@@ -89,8 +92,17 @@ def leakage(
         drawn = _draw(curve, forget_loss, tokens, loss_error, one_seed, n_draws)
         low, high = (np.quantile(drawn, (0.025, 0.975)) / undiscovered_tokens).tolist()
         high = high if high < curve.tokens[-1] / undiscovered_tokens else None
-    share, above, below = tokens / undiscovered_tokens, forget_loss > curve.loss[0], forget_loss < curve.loss[-1]
-    return Leakage(share, low, high, any(curve.deviation), tokens, undiscovered_tokens, above, below)
+    return Leakage(
+        leakage=tokens / undiscovered_tokens,
+        low=low,
+        high=high,
+        counts_seeds=any(curve.deviation),
+        equivalent_tokens=tokens,
+        undiscovered_tokens=undiscovered_tokens,
+        censored=forget_loss > curve.loss[0],
+        lower_bound=forget_loss < curve.loss[-1],
+        upper_bound=curve.loss[1] < forget_loss <= curve.loss[0],
+    )
 
 
 def _tokens_at(loss: float, losses: list[float], curve: BaselineCurve) -> float:

@@ -54,7 +54,13 @@ def test_a_loss_above_the_zero_token_loss_is_censored_at_0():
 
 
 def test_before_the_first_point_of_the_curve_a_leakage_is_an_upper_bound():
-    assert [leakage(CURVE, loss, 400).upper_bound for loss in (9.0, 8.0, 7.0, 6.0, 5.5)] == [False, True, True, False, False]
+    assert [leakage(CURVE, loss, 400).upper_bound for loss in (9.0, 8.0, 7.0, 6.0, 5.5)] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_loss_below_the_curve_is_a_lower_bound_without_upper_end():

@@ -25,6 +25,7 @@ from excise.recipes.figures.beyond import DOMAINS, MIXED, MixedSources, mix, ori
 from excise.recipes.figures.bilingual_runs import DOMAIN, FEW_SEEDS, SEEDS, setup
 from excise.recipes.figures.costs import tokens_of
 from excise.recipes.figures.dials import SHARE, WEIGHTS
+from excise.recipes.figures.estimates import at_most_1
 from excise.recipes.figures.frontier import (
     BUDGETS,
     EQUAL_STEPS,
@@ -34,7 +35,6 @@ from excise.recipes.figures.frontier import (
     TRIED,
     Place,
     any_of,
-    at_most_1,
     cheaper_claim,
     control_claim,
     described,
@@ -389,14 +389,20 @@ def test_a_place_on_the_frontier_by_hand():
     run = PlannedRun(config=BASE)
     spanish = {"data_filter": 4.28, "perfect_filter": 8.54, "no_filter": 3.42}
     groups = {name: [finished(run, {RETAIN: 4.64, DOMAIN: of})] for name, of in spanish.items()}
-    place = place_of([finished(run, {RETAIN: 4.68, DOMAIN: (4.18, 6.7, 6.72)})], groups, "")
-    assert place.recovered.value == pytest.approx(0.573, abs=1e-3)
-    assert place.retain.value == pytest.approx(0.86, abs=0.01)
-    assert place.before.value == 4.18
-    assert place.gap.value == pytest.approx(4.18 - 5.98)
-    assert place.reaches(0.57, 0.9)
+    one = place_of([finished(run, {RETAIN: 4.68, DOMAIN: (4.18, 6.7, 6.72)})], groups, "")
+    assert one.recovered.value == pytest.approx(0.573, abs=1e-3)
+    assert one.retain.value == pytest.approx(0.86, abs=0.01)
+    assert one.before.value == 4.18
+    assert one.gap.value == pytest.approx(4.18 - 5.98)
+    assert one.reaches(0.57, 0.9)
     alike = {**groups, "perfect_filter": groups["data_filter"]}
     assert place_of(groups["data_filter"], alike, "") is None
+
+
+def place(recovered, retain=(0.5,) * 3, gap=-1.0):
+    """Of three seeds, or of as many as are given."""
+    of_seeds = [list(of) if isinstance(of, tuple) else [of] * 3 for of in (recovered, retain)]
+    return Place(*of_seeds, Estimate(4.0), Estimate(gap))
 
 
 @pytest.mark.parametrize(
@@ -404,15 +410,13 @@ def test_a_place_on_the_frontier_by_hand():
     [(0.8, 1.4, -1, True), (0.7, 1.4, -1, False), (0.8, 1.6, -1, False), (0.8, 1.4, 0.1, False)],
 )
 def test_a_claim_needs_recovery_retain_loss_and_knowledge_before_ablation(recovered, retain, gap, expected):
-    place = Place(*map(Estimate, (recovered, retain, 4.0, gap)))
-    claim = frontier_claim({"a": place}, 0.75, 1.5, "equal steps")
+    claim = frontier_claim({"a": place(recovered, retain, gap)}, 0.75, 1.5, "equal steps")
     assert claim.holds is expected
     assert (claim.ours is None) == (retain > 1.5 or gap > 0)
 
 
 def test_a_claim_shows_the_configuration_that_its_intervals_decide():
-    unsure = Place(Estimate(0.99), Estimate(1.3, -0.3, 2.9), Estimate(4.0), Estimate(-1.0))
-    sure = Place(Estimate(0.87), Estimate(0.4, -0.3, 1.1), Estimate(4.0), Estimate(-1.0))
+    unsure, sure = place(0.99, (0.7, 1.3, 1.9)), place(0.87, (0.1, 0.4, 0.7))
     claim = frontier_claim({"a": unsure, "b": sure}, 0.75, 1.5, "equal steps")
     assert (claim.holds, claim.ours) == (True, sure.recovered)
     assert claim.why == (
@@ -420,73 +424,69 @@ def test_a_claim_shows_the_configuration_that_its_intervals_decide():
     )
     claim = frontier_claim({"a": unsure, "b": sure}, 0.95, 1.0, "equal steps")
     assert (claim.holds, claim.ours) == (None, unsure.recovered), "though its mean is above that retain loss"
-    assert [place.is_near() for place in (unsure, Place(*map(Estimate, (0.9, 6.0, 4.0, -1.0))))] == [True, False]
+    assert [one.is_near() for one in (unsure, place(0.9, 6.0))] == [True, False]
 
 
 @pytest.mark.parametrize(
     ("recovered", "retain", "expected"),
     [
-        ((0.9, 0.85, 0.95), 0.5, True),
-        ((0.9, 0.6, 1.2), 0.5, None),
-        ((0.69, 0.6, 0.78), 0.5, None),
-        ((0.6, 0.55, 0.64), 0.5, False),
-        ((1.0,), 2.0, None),
+        ((0.85, 0.9, 0.95), 0.5, True),
+        ((0.6, 0.9, 1.2), 0.5, None),
+        ((0.73, 0.69, 0.65), 0.5, None),
+        ((0.55, 0.6, 0.64), 0.5, False),
+        (1.0, 2.0, None),
     ],
 )
-def test_the_control_is_beaten_where_intervals_are_apart_at_a_retain_loss_that_counts(recovered, retain, expected):
-    control = Place(Estimate(0.7, 0.65, 0.75), Estimate(0.8), Estimate(4.0), Estimate(-1.0))
-    claim = control_claim(control, {"a": Place(Estimate(*recovered), *map(Estimate, (retain, 4.0, -1.0)))}, "one epoch")
+def test_the_control_is_beaten_where_seeds_say_so_at_a_retain_loss_that_counts(recovered, retain, expected):
+    claim = control_claim(place((0.65, 0.7, 0.75), 0.8), {"a": place(recovered, retain)}, "one epoch")
     assert claim.holds is expected
     assert (claim.ours is None) == (retain > 1.5)
 
 
 def test_the_configuration_that_beats_the_control_is_told_though_another_may_recover_more():
-    def place(*recovered):
-        return Place(Estimate(*recovered), *map(Estimate, (0.5, 4.0, -1.0)))
-
-    claim = control_claim(place(0.7, 0.65, 0.75), {"a": place(0.95, 0.5, 1.4), "b": place(0.9, 0.88, 0.92)}, "")
-    assert (claim.holds, claim.ours.value) == (True, 0.9)
+    places = {"a": place((0.5, 0.95, 1.4)), "b": place((0.88, 0.9, 0.92))}
+    claim = control_claim(place((0.65, 0.7, 0.75)), places, "")
+    assert (claim.holds, claim.ours.value) == (True, pytest.approx(0.9))
 
 
 @pytest.mark.parametrize(
     ("recovered", "retain", "expected"),
     [
-        (0.9, (-1.0, -2.0, 0.0), True),
-        (0.66, (-1.0, -2.0, 0.0), True),
-        (0.64, (-1.0, -2.0, 0.0), False),
-        (0.9, (1.0, 0.5, 2.5), None),
-        (0.9, (4.0, 3.0, 5.0), False),
+        (0.9, (-1.5, -1.0, -0.5), True),
+        (0.66, (-1.5, -1.0, -0.5), True),
+        (0.64, (-1.5, -1.0, -0.5), False),
+        (0.9, (2.5, 1.0, -0.5), None),
+        (0.9, (3.5, 4.0, 4.5), False),
     ],
 )
-def test_the_control_is_dear_where_as_much_is_recovered_at_a_retain_loss_that_is_apart(recovered, retain, expected):
-    def place(recovered, *retain):
-        return Place(Estimate(recovered), Estimate(*retain), Estimate(4.0), Estimate(-1.0))
-
-    others = {"dear": place(0.9, 7.0, 6.0, 8.0), "a": place(recovered, *retain)}
-    claim = cheaper_claim(place(0.7, 2.5, 2.0, 3.0), others, "one epoch")
+def test_the_control_is_dear_where_as_much_is_recovered_at_a_lower_retain_loss(recovered, retain, expected):
+    dear, one = place(0.9, (6.5, 7.0, 7.5)), place(recovered, retain)
+    claim = cheaper_claim(place(0.7, (2.0, 2.5, 3.0)), {"dear": dear, "a": one}, "one epoch")
     assert claim.holds is expected
-    assert claim.ours == (Estimate(7.0, 6.0, 8.0) if recovered == 0.64 else Estimate(*retain))
+    assert claim.ours == (dear if recovered == 0.64 else one).retain
 
 
 def test_a_configuration_that_may_recover_less_is_not_called_cheaper():
-    control = Place(Estimate(0.96), Estimate(2.5, 2.0, 3.0), Estimate(4.0), Estimate(-1.0))
-    unsure = replace(control, recovered=Estimate(0.92, 0.3, 1.0), retain=Estimate(-1.0, -2.0, 0.0))
-    assert cheaper_claim(control, {"a": unsure}, "one epoch").holds is None
+    unsure = place((0.5, 0.92, 1.34), (-1.5, -1.0, -0.5))
+    assert cheaper_claim(place(0.96, (2.0, 2.5, 3.0)), {"a": unsure}, "one epoch").holds is None
 
 
-@pytest.mark.parametrize(("retain", "expected"), [(-7.0, True), (-5.0, None), (-1.0, False)])
+@pytest.mark.parametrize(
+    ("retain", "expected"), [((-7.5, -7.0, -6.5), True), ((-4.0, -5.0, -6.0), None), ((-1.5, -1.0, -0.5), False)]
+)
 def test_a_configuration_is_compared_with_a_filter_that_takes_as_many_steps(retain, expected):
-    filtered = Place(Estimate(0.0), Estimate(-5.0, -6.0, -4.0), Estimate(4.0), Estimate(-1.0))
-    little = replace(filtered, recovered=Estimate(0.7), retain=Estimate(-9.0))
-    enough = replace(filtered, recovered=Estimate(0.9), retain=Estimate(retain))
+    filtered, little, enough = place(0.0, (-5.5, -5.0, -4.5)), place(0.7, -9.0), place(0.9, retain)
     claim = steps_claim(filtered, {"little": little, "enough": enough}, "one epoch")
     assert (claim.holds, claim.ours) == (expected, enough.retain)
 
 
-def test_what_is_at_most_1_has_no_interval_beyond_it():
+def test_what_is_at_most_1_is_cut_after_its_interval_is_taken():
     assert at_most_1(Estimate(0.95, 0.88, 1.02)) == Estimate(0.95, 0.88, 1.0)
-    assert at_most_1(Estimate(0.8, 0.7, 0.9)) == Estimate(0.8, 0.7, 0.9)
+    assert at_most_1(Estimate(1.03, 0.95, 1.1)) == Estimate(1.0, 0.95, 1.0)
     assert at_most_1(Estimate(0.8)) == Estimate(0.8)
+    beyond = place((0.9, 1.1, 1.3)).recovered
+    assert beyond.value == 1.0
+    assert beyond.low < 0.9, "seeds that are cut first would have 0.97 and its interval"
 
 
 def test_a_run_that_was_made_of_another_has_no_training_of_its_own():
@@ -499,7 +499,7 @@ def test_a_run_that_was_made_of_another_has_no_training_of_its_own():
 
 def test_one_configuration_is_enough_and_intervals_may_leave_it_open():
     assert [any_of(of) for of in ([False, True, None], [False, None], [False], [])] == [True, None, False, None]
-    unsure = Place(Estimate(0.8, 0.7, 0.9), Estimate(1.0), Estimate(4.0), Estimate(-1.0))
+    unsure = place((0.76, 0.8, 0.84), 1.0)
     assert unsure.reaches(0.75, 1.5) is None
     assert unsure.reaches(0.65, 1.5)
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from excise.evals.figure import Estimate, PaperClaim, Point, Series
 from excise.evals.losses import SetLosses
-from excise.evals.results import recovered
-from excise.recipes.figures.estimates import LOSS, LossTable, is_above, losses_of, over_seeds
+from excise.recipes.figures.estimates import LOSS, LossTable, at_most_1, is_above, losses_of, over_seeds
 from excise.recipes.figures.planned import FinishedRun, Group, PlannedRun
 
 
@@ -108,9 +107,16 @@ def share_of_training(curve: Curve, retain: float) -> float:
     return float(np.interp(-retain, -np.minimum.accumulate(losses), shares))
 
 
-def recovered_by(group: Group, data_filter: Group, perfect_filter: Group, name: str) -> Estimate | None:
-    """How far a method's forget loss is on the way from the filter's to the perfect filter's; None where these are equal."""
+def recovered_of_seeds(group: Group, data_filter: Group, perfect_filter: Group, name: str) -> list[float] | None:
+    """How far a method's forget loss is on the way from the filter's to the perfect filter's in each seed, or beyond; None
+    where these are equal."""
     losses = [[run.losses.sets[name].calibrated for run in one] for one in (group, data_filter, perfect_filter)]
     if any(b == c for _, b, c in zip(*losses, strict=True)):
         return None
-    return over_seeds([recovered(a, data_filter=b, perfect_filter=c) for a, b, c in zip(*losses, strict=True)])
+    return [(a - b) / (c - b) for a, b, c in zip(*losses, strict=True)]
+
+
+def recovered_by(group: Group, data_filter: Group, perfect_filter: Group, name: str) -> Estimate | None:
+    """The same over seeds. It is cut at 1 only then: cut before, seeds beyond 1 would seem to agree."""
+    of_seeds = recovered_of_seeds(group, data_filter, perfect_filter, name)
+    return None if of_seeds is None else at_most_1(over_seeds(of_seeds))

@@ -28,6 +28,17 @@ def over_seeds(values: Sequence[float], error: float | None = None) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def at_most_1(estimate: Estimate) -> Estimate:
+    """A number that is told as 1 where it is above that."""
+    low, high = (None if end is None else min(1.0, end) for end in (estimate.low, estimate.high))
+    return Estimate(min(1.0, estimate.value), low, high)
+
+
+def paired(values: Sequence[float], others: Sequence[float]) -> Estimate:
+    """How much higher numbers are than others of the same seeds."""
+    return over_seeds([value - other for value, other in zip(values, others, strict=True)])
+
+
 def half_width(values: Sequence[float]) -> float:
     """Half of Student's interval of a mean over seeds."""
     return t95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -2,7 +2,7 @@
 SGTM's (set-up and runs as in `dials`)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from excise.baselines.unlearning import TOKEN_RESET, UnlearningConfig
@@ -11,7 +11,7 @@ from excise.evals.figure import NOT_IN_PAPER, Estimate, PaperClaim, Plot, Point,
 from excise.evals.tables import number
 from excise.labels import RETAIN
 from excise.recipes.figures.bilingual_runs import DOMAIN, RATES, SEEDS, in_batches, setup, sgtm
-from excise.recipes.figures.curves import recovered_by
+from excise.recipes.figures.curves import recovered_of_seeds
 from excise.recipes.figures.dials import (
     BORROWED,
     FILTERS,
@@ -24,7 +24,7 @@ from excise.recipes.figures.dials import (
     planned,
     weighted,
 )
-from excise.recipes.figures.estimates import every, is_above, is_below, loss, over_seeds
+from excise.recipes.figures.estimates import at_most_1, every, is_above, is_below, loss, over_seeds, paired
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.train.run import RunConfig
 from excise.train.schedule import steps
@@ -108,13 +108,22 @@ def at_equal_steps(configs: Mapping[str, RunConfig], scale: Scale) -> dict[str, 
 class Place:
     """Where a configuration stands."""
 
-    recovered: Estimate
-    retain: Estimate
+    recovered_of_seeds: Sequence[float]
+    """Not cut at 1."""
+    retain_of_seeds: Sequence[float]
     """Percent above the data filter's."""
     before: Estimate
     """Spanish loss before ablation."""
     gap: Estimate
     """The same, less the midpoint of no filter and perfect filter."""
+
+    @property
+    def recovered(self) -> Estimate:
+        return at_most_1(over_seeds(self.recovered_of_seeds))
+
+    @property
+    def retain(self) -> Estimate:
+        return over_seeds(self.retain_of_seeds)
 
     def is_near(self) -> bool:
         """Whether it is close to the goal, where most configurations of our own are."""
@@ -137,22 +146,17 @@ class Place:
 def place_of(group: Group, runs: Mapping[str, Group], budget: str) -> Place | None:
     """None where the filters forget alike, so that there is nothing to recover."""
     data, perfect, none = (runs[name + budget] for name in FILTERS)
-    regained = recovered_by(group, data, perfect, DOMAIN)
+    regained = recovered_of_seeds(group, data, perfect, DOMAIN)
     if regained is None:
         return None
     retain, theirs = ([run.losses.sets[RETAIN].calibrated for run in of] for of in (group, data))
     before, low, high = ([run.losses.sets[DOMAIN].before for run in of] for of in (group, none, perfect))
     return Place(
-        at_most_1(regained),
-        over_seeds([100 * (mine / other - 1) for mine, other in zip(retain, theirs, strict=True)]),
+        regained,
+        [100 * (mine / other - 1) for mine, other in zip(retain, theirs, strict=True)],
         loss(group, DOMAIN, "before"),
         over_seeds([mine - (a + b) / 2 for mine, a, b in zip(before, low, high, strict=True)]),
     )
-
-
-def at_most_1(estimate: Estimate) -> Estimate:
-    """The interval of a number that is never above 1."""
-    return estimate if estimate.high is None else replace(estimate, high=min(1.0, estimate.high))
 
 
 def names_of(scale: Scale) -> dict[tuple[str, str], dict[str, str]]:
@@ -249,7 +253,7 @@ def control_claim(control: Place, places: Mapping[str, Place], words: str) -> Pa
     or is no higher than the control's."""
     text = f"Some configuration recovers more than the data filter's model with its Spanish words set back ({words})"
     able = {name: of for name, of in places.items() if of.retain.value <= max(control.retain.value, LEAST[1])}
-    verdicts = {name: more(of.recovered, control.recovered) for name, of in able.items()}
+    verdicts = {name: is_above(more_recovered(of, control)) for name, of in able.items()}
     verdict = any_of(list(verdicts.values()))
     best = best_in(able, [name for name, one in verdicts.items() if one is verdict])
     if not best:
@@ -257,7 +261,7 @@ def control_claim(control: Place, places: Mapping[str, Place], words: str) -> Pa
     theirs = number(control.recovered.value, control.recovered.low, control.recovered.high, digits=2)
     why = (
         f"{best}, at a retain loss {able[best].retain_told}; the control has {theirs} at {control.retain_told}; holds where "
-        "the intervals are apart"
+        "the difference is above 0, seed by seed"
     )
     return PaperClaim(text, NOT_IN_PAPER, able[best].recovered, "recovered", verdict, why)
 
@@ -266,7 +270,8 @@ def cheaper_claim(control: Place, places: Mapping[str, Place], words: str) -> Pa
     """A claim that some configuration recovers as much as vectors of words that are set back, at a lower retain loss."""
     text = f"Some configuration recovers as much as Spanish words set back, at a lower retain loss ({words})"
     which = f"the control's {control.recovered.value:.2f} or at most {AS_MUCH:g} less"
-    return _cheaper(text, places, control.recovered.value - AS_MUCH, which, "the control", control.retain)
+    margins = {name: more_recovered(of, control, -AS_MUCH) for name, of in places.items()}
+    return _cheaper(text, places, margins, which, "the control", control)
 
 
 def steps_claim(small_steps: Place, places: Mapping[str, Place], words: str) -> PaperClaim:
@@ -275,31 +280,37 @@ def steps_claim(small_steps: Place, places: Mapping[str, Place], words: str) -> 
         f"Some configuration that recovers {LEAST[0]:g} has a lower retain loss than a data filter with about as many steps "
         f"as training on both languages ({words})"
     )
-    return _cheaper(text, places, LEAST[0], f"{LEAST[0]:g}", "the filter in batches half as large", small_steps.retain)
+    margins = {name: over_seeds([of - LEAST[0] for of in place.recovered_of_seeds]) for name, place in places.items()}
+    return _cheaper(text, places, margins, f"{LEAST[0]:g}", "the filter in batches half as large", small_steps)
+
+
+def more_recovered(place: Place, other: Place, margin: float = 0.0) -> Estimate:
+    """How much more a configuration recovers than another and a margin."""
+    return paired(place.recovered_of_seeds, [of + margin for of in other.recovered_of_seeds])
 
 
 def _cheaper(
-    text: str, places: Mapping[str, Place], enough: float, which: str, whose: str, theirs: Estimate
+    text: str, places: Mapping[str, Place], margins: Mapping[str, Estimate], which: str, whose: str, other: Place
 ) -> PaperClaim:
-    """A claim that some configuration recovers enough, at a lower retain loss than another's."""
-    unit = "% above the data filter's"
-    able = {name: of for name, of in places.items() if of.recovered.value >= enough}
-    verdicts = {name: every([is_above(of.recovered, enough), more(theirs, of.retain)]) for name, of in able.items()}
+    """A claim that some configuration recovers enough, by these margins, at a lower retain loss than another."""
+    unit, theirs = "% above the data filter's", other.retain
+    able = {name: of for name, of in places.items() if margins[name].value >= 0}
+    dearer = {name: paired(other.retain_of_seeds, of.retain_of_seeds) for name, of in able.items()}
+    verdicts = {name: every([is_above(margins[name]), is_above(dearer[name])]) for name in able}
     verdict = any_of(list(verdicts.values()))
     told = [name for name, one in verdicts.items() if one is verdict]
     if not told:
         return PaperClaim(text, NOT_IN_PAPER, None, unit, None, f"none recovers {which}")
     best = min(told, key=lambda name: able[name].retain.value)
     why = f"{best}, of those that recover {which}; {whose} is at {number(theirs.value, theirs.low, theirs.high, digits=1)} %; "
-    return PaperClaim(text, NOT_IN_PAPER, able[best].retain, unit, verdict, f"{why}holds where the intervals say both")
-
-
-def more(one: Estimate, other: Estimate) -> bool | None:
-    """Whether a number is above another; null where their intervals meet."""
-    (low, high), (other_low, other_high) = (
-        [of.value if end is None else end for end in (of.low, of.high)] for of in (one, other)
+    return PaperClaim(
+        text,
+        NOT_IN_PAPER,
+        able[best].retain,
+        unit,
+        verdict,
+        f"{why}holds where intervals of the differences of seeds say both",
     )
-    return True if low > other_high else False if high <= other_low else None
 
 
 def any_of(verdicts: Sequence[bool | None]) -> bool | None:

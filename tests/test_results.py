@@ -10,7 +10,7 @@ from excise.recipes.figures import FIGURES
 from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.plan import plan
 from excise.recipes.figures.planned import Sources
-from excise.recipes.search import at_searched_rates, best_of, methods_of, read_search
+from excise.recipes.search import at_searched_rates, best_of, lowest_of, methods_of, read_search
 
 RESULTS = Path(__file__).parents[1] / "results"
 RATES = RESULTS / "small" / "rates.json"
@@ -42,3 +42,16 @@ def test_the_rates_are_those_that_the_rule_takes_but_for_one_that_was_searched_b
     methods = read_search(RATES, "small").methods
     others = [method.run for method in methods.values() if best_of(method.losses) != method.chosen]
     assert others == ["figure-3: gradient_routing 0 %"]
+
+
+def test_searches_that_ended_at_their_outermost_rate_are_marked():
+    """Three ended before the search was made to go on there (docs/results.md)."""
+    methods = read_search(RATES, "small").methods.values()
+    ended = [method.run for method in methods if lowest_of(method.losses) in edges(method.losses)]
+    assert [method.run for method in methods if method.at_edge] == ended
+    assert len(ended) == 3
+
+
+def edges(losses):
+    tried = sorted(map(float, losses))
+    return tried[0], tried[-1]

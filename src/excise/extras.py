@@ -12,4 +12,5 @@ def needs(module: str, extra: str) -> Any:
         missing = (error.name or module).partition(".")[0]
         if missing != module.partition(".")[0]:
             raise
-        raise ValueError(f"this needs {missing}; install it with: pip install 'excise[{extra}]'") from None
+        install = f"pip install --editable '.[{extra}]'"
+        raise ValueError(f"this needs {missing}; install it in a clone of Excise with: {install}") from None

@@ -28,7 +28,7 @@ from tests.data.messages_server import (
     truncated,
 )
 
-pytest.importorskip("anthropic", reason="translation needs anthropic: pip install 'excise[translate]'")
+pytest.importorskip("anthropic", reason="translation needs anthropic: pip install --editable '.[translate]'")
 
 CONFIG = TranslateConfig()
 STORIES = [f"Story {i}: the {animal} {{ran}} “home”.\n\nThe end." for i, animal in enumerate(["cat", "dog", "cow"] * 2)]

@@ -610,8 +610,8 @@ def test_shares_stand_at_equal_distances():
 
 def test_the_surface_has_the_difference_of_each_pair():
     retain, forget = drawn_from_invented("figure-11").panels
-    assert (forget.rows, forget.columns) == (["0.6", "1"], ["0", "0.36"])
-    assert forget.values == [pytest.approx([0.9 * 5 * 0.4] * 2), pytest.approx([0.0] * 2)]
+    assert (forget.rows, forget.columns) == (["1", "0.6"], ["0", "0.36"]), "the best classifier at the top left"
+    assert forget.values == [pytest.approx([0.0] * 2), pytest.approx([0.9 * 5 * 0.4] * 2)]
     assert retain.values == [pytest.approx([0.1] * 2)] * 2
 
 

@@ -61,8 +61,10 @@ def test_the_rate_with_the_lowest_loss_is_chosen():
 
 def test_of_rates_that_seeds_could_put_in_any_order_the_lowest_is_chosen():
     assert judged("a", {"0.001": 3.0, "0.002": 3.0, "0.0005": 3.0, "0.00025": 3.1}, (1e-3, 2e-3)).chosen == 5e-4
-    assert judged("a", {"0.005": 4.98, "0.01": 4.878, "0.02": 4.865}, (5e-3, 1e-2, 2e-2)).chosen == 1e-2
-    assert rates_to_try({"0.005": 4.98, "0.01": 4.878, "0.02": 4.85}, (5e-3, 1e-2, 2e-2)) == [4e-2], "better by 0.6 %"
+    losses, grid = {"0.005": 4.98, "0.01": 4.878, "0.02": 4.865}, (5e-3, 1e-2, 2e-2)
+    assert rates_to_try(losses, grid) == [4e-2], "the lowest loss is the outermost, however little lower"
+    assert judged("a", losses | {"0.04": 5.1}, grid).chosen == 1e-2
+    assert judged("a", losses | {"0.04": 4.85, "0.08": 5.1}, grid).chosen == 2e-2, "0.01 is 0.6 % worse"
 
 
 @pytest.mark.parametrize("best", [6.25e-5, 2.5e-4, 1e-3, 2e-3, 4e-3, 1.6e-2, 6.4e-2])

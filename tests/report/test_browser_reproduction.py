@@ -54,6 +54,17 @@ def test_text_in_charts_is_inside_them_and_large_enough_on_a_phone(browser, repo
     page.close()
 
 
+def test_one_button_opens_and_folds_the_claims_of_all_figures(page):
+    def n_open():
+        return page.locator(".claimed[open]").count()
+
+    button = page.get_by_role("button", name="Open all claims")
+    button.click()
+    assert n_open() == page.locator(".claimed").count() > 2
+    page.get_by_role("button", name="Fold all claims").click()
+    assert n_open() == 0
+
+
 def test_texts_of_a_chart_do_not_cover_one_another(page):
     covering = page.evaluate("""[...document.querySelectorAll('.chart svg')].flatMap(svg => {
       const boxes = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);

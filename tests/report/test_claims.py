@@ -84,7 +84,11 @@ def test_findings_of_one_seed_are_counted_with_those_without_an_interval():
     figure = with_claims(figure_3(), {}, {}, {"holds": False})
     one_seed = dataclasses.replace(figure, runs=[dataclasses.replace(run, seed=0) for run in figure.runs])
     seeds = [dataclasses.replace(run, seed=seed) for run in figure.runs for seed in (0, 1)]
-    assert "2 hold, 2 of them on one seed or without an interval" in visible_text(reproduction_page([one_seed]))
+    text = visible_text(reproduction_page([one_seed]))
+    assert "2 hold, 2 of them on one seed or without an interval 1 does not hold, 1 of them on one seed" in text
+    assert "Claims: 2 hold · 1 does not hold · one seed" in text
+    assert text.count("holds, on one seed") == 2
+    assert text.count("does not hold, on one seed") == 1
     assert "on one seed" not in visible_text(reproduction_page([dataclasses.replace(figure, runs=seeds)]))
     assert "of them on one seed" not in reproduction_page([figure_3()])
 
@@ -96,7 +100,7 @@ def test_contents_tell_what_became_of_the_claims_of_each_figure():
     )
     assert "data filtering 1 holds · 1 does not hold · 1 undecided Figure 2" in contents
     assert "2 do not hold · 1 of 1 as built Figure 4a" in contents
-    assert "1 holds · 1 undecided · pipeline check only" in contents
+    assert "1 holds · 1 undecided · one seed · pipeline check only" in contents
 
 
 def test_claims_are_folded_under_their_own_figure_after_its_panels():
@@ -115,12 +119,9 @@ def test_contents_of_a_reproduction_name_what_was_not_measured_in_its_place_and_
     expected = {name.replace("-", " ").capitalize() for name in FIGURES if re.match("(figure|table)-", name)}
     assert set(names) >= expected
     assert names.index("Figure 7") == names.index("Figure 8") - 1 < names.index("Figure 9")
-    assert (
-        "<span>Figure 13</span><span>Trade-off when military affairs are removed<small>not measured at this scale"
-        in contents
-    )
+    assert "<span>Figure 13</span><span>Trade-off when military affairs are removed<small>not made yet" in contents
     assert 'href="#figure-13"' not in page
-    assert contents.count("not measured") == len(
+    assert contents.count("not made yet") == len(
         expected - {figure.name.replace("-", " ").capitalize() for figure in all_figures()}
     )
     assert "two-domains" not in contents

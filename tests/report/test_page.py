@@ -60,7 +60,7 @@ def test_the_page_says_under_its_cards_that_a_high_loss_can_be_undone():
 def test_the_page_tells_its_sgtm_from_the_papers():
     text = visible_text(report_page(example_results()))
     assert "one of them, SGTM with token vectors, was taught" in text
-    assert "Spanish loss of SGTM with token vectors before and after its module is removed" in text
+    assert "Spanish loss of SGTM with token vectors before its module is removed and after, calibrated" in text
     assert "vectors of its own for Spanish tokens, which the paper’s SGTM does not have" in text
 
 

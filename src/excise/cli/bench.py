@@ -11,6 +11,7 @@ from rich.console import Console
 from excise.bench import BenchConfig, BenchResults, Timing
 from excise.cli.arguments import parse
 from excise.cli.tables import FittedTable
+from excise.extras import needs
 
 NOTES = (
     "tokens/s, ms: of a step, medians over rounds",
@@ -37,6 +38,8 @@ def main(args: Sequence[str]) -> int:
     from excise.evals.results import write_json
 
     console, config = Console(soft_wrap=True), arguments.config
+    if config.reference:
+        needs("transformers", "hf")
     console.print("The size tiny takes about 15 s a round on two idle cores.", highlight=False)
     with spinner(console) as bar:
         bar.add_task(f"timing {config.size}, rounds: {config.rounds}", total=None)

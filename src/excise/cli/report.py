@@ -1,5 +1,6 @@
 """excise report DIRECTORY|RUN..."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from excise.cli.arguments import parse
 
 if TYPE_CHECKING:
     from excise.evals.figure import FigureResults
+
+logger = logging.getLogger(__name__)
 
 PAGE = "report.html"
 
@@ -71,7 +74,10 @@ def runs_in(source: Path) -> list[Path]:
         raise ValueError(f"there is no folder {source}; name what excise reproduce or excise train wrote")
     if (source / "config.json").exists():
         return [source]
-    found = [file.parent for pattern in ("*", "runs/*") for file in sorted(source.glob(f"{pattern}/results.json"))]
-    if not found:
+    runs = [file.parent for pattern in ("*", "runs/*") for file in sorted(source.glob(f"{pattern}/config.json"))]
+    evaluated = [run for run in runs if (run / "results.json").exists()]
+    if not evaluated:
         raise ValueError(f"{source} holds neither figures nor runs that were evaluated (excise evaluate RUN does that)")
-    return found
+    if left_out := [str(run) for run in runs if run not in evaluated]:
+        logger.warning("left out, as they were not evaluated (excise evaluate RUN does that): %s", ", ".join(left_out))
+    return evaluated

@@ -26,7 +26,10 @@ def main(args: Sequence[str]) -> int:
     from excise.recipes import RECIPES
 
     if args and args[0] in ("-h", "--help"):
-        print("usage: excise train RECIPE --directory DIRECTORY [OPTIONS]\nrecipes: " + ", ".join(RECIPES))
+        print(
+            f"usage: excise train RECIPE [--directory DIRECTORY] [OPTIONS]\nrecipes: {', '.join(RECIPES)}\n"
+            "The directory is runs/RECIPE unless it is given; excise train RECIPE --help lists the options of a recipe."
+        )
         return 0
     if not args or args[0].startswith("-"):
         raise ValueError(f"name a recipe first: excise train RECIPE [OPTIONS] (known: {', '.join(RECIPES)})")

@@ -45,6 +45,11 @@ class ScalingLaw:
     mean_log_compute: float
     n_runs: int
 
+    @property
+    def off(self) -> float:
+        """How far runs are from the law, in percent of their losses."""
+        return 100 * (math.exp(self.deviation) - 1)
+
     def equivalent_compute(self, loss: float) -> float:
         """The compute with which a baseline run reaches this loss."""
         if not 0 < loss < math.inf:

@@ -80,7 +80,7 @@ class MethodSearch:
     chosen: float | None = None
     """Null until all rates are tried."""
     at_edge: bool = False
-    """Whether it is the outermost all the same, so that a better one may lie beyond."""
+    """Whether the one with the lowest loss is the outermost all the same, so that a better one may lie beyond."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def rates_to_try(losses: Mapping[str, float | None], grid: Sequence[float]) -> l
     if missing := [rate for rate in grid if _word(rate) not in losses]:
         return missing
     tried = sorted(map(float, losses))
-    best = best_of(losses)
+    best = lowest_of(losses)
     if best == tried[0]:
         end, beyond = tried[:2], sum(rate < min(grid) for rate in tried)
     elif best == tried[-1]:
@@ -244,9 +244,20 @@ def rates_to_try(losses: Mapping[str, float | None], grid: Sequence[float]) -> l
     return [float(f"{end[0] ** 2 / end[1]:.3g}")] if len(end) == 2 and beyond < BEYOND else []
 
 
+def known_losses(losses: Mapping[str, float | None]) -> dict[float, float]:
+    """By rate; one that diverged is the worst."""
+    return {float(rate): math.inf if loss is None else loss for rate, loss in losses.items()}
+
+
+def lowest_of(losses: Mapping[str, float | None]) -> float:
+    """The rate with the lowest loss."""
+    known = known_losses(losses)
+    return min(known, key=lambda rate: (known[rate], rate))
+
+
 def best_of(losses: Mapping[str, float | None]) -> float:
-    """The lowest of the rates whose losses are as good as the best; one that diverged is the worst."""
-    known = {float(rate): math.inf if loss is None else loss for rate, loss in losses.items()}
+    """The lowest of the rates whose losses are as good as the best."""
+    known = known_losses(losses)
     good = (1 + ALIKE) * min(known.values())
     return min(rate for rate, loss in known.items() if loss <= good)
 
@@ -259,7 +270,7 @@ def judged(run: str, losses: Mapping[str, float | None], grid: Sequence[float]) 
     tried, chosen = sorted(map(float, losses)), best_of(losses)
     if losses[_word(chosen)] is None:
         raise ValueError(f"{run} diverges at every rate from {tried[0]:g} to {tried[-1]:g}; search smaller ones")
-    return replace(search, chosen=chosen, at_edge=chosen in (tried[0], tried[-1]))
+    return replace(search, chosen=chosen, at_edge=lowest_of(losses) in (tried[0], tried[-1]))
 
 
 def _word(rate: float) -> str:

@@ -64,22 +64,22 @@ def _highlights(results: Results) -> str:
     tiles = (
         (
             percent(results["recovered"]),
-            "of the oracle’s removal, where a data filter is 0% and a perfect filter is 100%",
+            "of the oracle’s removal, at most 100%, by calibrated losses: a data filter is at 0% and a perfect filter at 100%",
         ),
         (
             _change(sgtm["forget"]),
-            "Spanish loss of SGTM with token vectors before and after its module is removed: higher is more removed",
+            "Spanish loss of SGTM with token vectors before its module is removed and after, calibrated: higher is more removed",
         ),
         (
             _change(sgtm["retain"]),
-            "English loss of SGTM with token vectors before and after its module is removed: should hardly move",
+            "English loss of SGTM with token vectors before its module is removed and after, calibrated: should hardly move",
         ),
     )
     return f'<ul class="tiles">\n{join(f"<li><b>{value}</b> {text}</li>" for value, text in tiles)}</ul>\n'
 
 
 def _change(losses: Mapping[str, float]) -> str:
-    return f"{losses['before']:.2f} → {losses['ablated']:.2f}"
+    return f"{losses['before']:.2f} → {losses['calibrated']:.2f}"
 
 
 def _claims(claims: list[Mapping[str, Any]]) -> str:
@@ -118,7 +118,8 @@ def _samples(samples: list[Mapping[str, str]]) -> str:
     return f"""<section>
 <h2>Read for yourself</h2>
 <p>The same opening, continued by the SGTM model with its Spanish module and without it.
-<mark>Marked words</mark> were given; the model wrote the rest.</p>
+<mark>Marked words</mark> were given; the model wrote the rest, until it was stopped. So small a model, after minutes of reading,
+has a language but makes little sense: look at which language it is.</p>
 {join(_sample(one) for one in samples)}</section>
 """
 
@@ -231,7 +232,8 @@ def _reading() -> str:
         "recognised is drawn there too. Beside heads and units the module has vectors of its own for Spanish tokens, which "
         "the paper’s SGTM does not have; excise reproduce figure-4a follows the paper.",
         "Perfect filter (oracle)": "Trained with no Spanish at all: the goal, out of reach where labels have errors.",
-        "Recovered": "How far SGTM comes from the Spanish loss of the data filter towards that of the perfect filter.",
+        "Recovered": "How far SGTM comes from the Spanish loss of the data filter towards that of the perfect filter, both "
+        "calibrated; at most 1.",
     }
     return f'<section>\n<h2>How to read this</h2>\n<dl class="words">\n{definitions(words)}</dl>\n</section>\n'
 

@@ -13,13 +13,26 @@ from excise.files import write_whole
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.planned import Figure
 from excise.report.charts import SCRIPT, SYMBOLS, draw_legend, draw_panels, legend_of, methods_in
-from excise.report.claims import STAMP, claims_of, counts, has_interval, tally
+from excise.report.claims import STAMP, claims_of, counts, rests_on_little, tally
 from excise.report.html import definitions, document, join, sample
 from excise.report.numbers import count, number
 from excise.report.style import REPORT_SHEET, STYLE_SHEET, TOGGLES, WORDS, Look, colour_variables, looks_of
 from excise.report.tables import html_row, html_table
 
 PAPER = "https://arxiv.org/abs/2512.05648"
+UNFOLD = '<p><button type="button" id="unfold" aria-pressed="false" hidden>Open all claims</button></p>\n'
+UNFOLDING = """<script>
+for (const button of document.querySelectorAll("#unfold")) {
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const open = button.getAttribute("aria-pressed") === "false";
+    for (const claims of document.querySelectorAll(".claimed")) claims.open = open;
+    button.setAttribute("aria-pressed", open);
+    button.textContent = open ? "Fold all claims" : "Open all claims";
+  });
+}
+</script>
+"""
 BEYOND = "beyond"
 AFTER = {"table-1": 2.5}
 """Tables that stand among the figures of the paper; the others follow them."""
@@ -93,7 +106,7 @@ def reproduction_page(figures: Sequence[FigureResults]) -> str:
     looks = looks_in(figures)
     sections = [_header(figures), _contents(figures), *(_figure(figure, looks) for figure in figures)]
     style = "".join([STYLE_SHEET, REPORT_SHEET, WORDS, "\n", TOGGLES, "\n", colour_variables(looks)])
-    return document(_title(figures), style, SYMBOLS + "".join([*sections, _reading(figures)]), SCRIPT)
+    return document(_title(figures), style, SYMBOLS + "".join([*sections, _reading(figures)]), SCRIPT + UNFOLDING)
 
 
 def _title(figures: Sequence[FigureResults]) -> str:
@@ -129,7 +142,7 @@ def _header(figures: Sequence[FigureResults]) -> str:
 <p class="lead">{_lead(figures)}</p>
 <ul class="tiles">
 {join([*_tallies(figures), *([tokens] if runs else [])])}</ul>
-</header>
+{UNFOLD if _claims_in(figures) else ""}</header>
 """
 
 
@@ -162,15 +175,14 @@ def _checks(figures: Iterable[FigureResults]) -> list[bool]:
 def _tallies(figures: Sequence[FigureResults]) -> list[str]:
     of_paper, ours, checks = counts_of(figures), counts_of(figures, ours=True), _checks(figures)
     words = {
-        True: ("holds" if of_paper[True] == 1 else "hold") + _without_interval(figures, ours=False),
-        False: "does not hold" if of_paper[False] == 1 else "do not hold",
+        True: ("holds" if of_paper[True] == 1 else "hold") + _on_little(figures, True),
+        False: ("does not hold" if of_paper[False] == 1 else "do not hold") + _on_little(figures, False),
         None: "cannot be decided yet: our intervals allow both",
     }
     tallies = [f"<b>{n}</b> {words[holds]}" for holds, n in of_paper.items()] if any(of_paper.values()) else []
     if any(ours.values()):
         rest = f"{ours[False]} do not, {ours[None]} cannot be decided"
-        without = _without_interval(figures, ours=True)
-        tallies.append(f"<b>{ours[True]}</b> of {sum(ours.values())} of our own hold{without}, {rest}")
+        tallies.append(f"<b>{ours[True]}</b> of {sum(ours.values())} of our own hold, {rest}")
     if checks:
         tallies.append(f"<b>{sum(checks)}</b> of {_some(len(checks), 'check')} of the implementation pass")
     if stamped := sum(figure.pipeline_check_only for figure in figures if figure.claims):
@@ -178,17 +190,14 @@ def _tallies(figures: Sequence[FigureResults]) -> list[str]:
     return [f"<li>{tally}</li>" for tally in tallies]
 
 
-def _without_interval(figures: Iterable[FigureResults], ours: bool) -> str:
+def _on_little(figures: Iterable[FigureResults], holds: bool) -> str:
+    """How many of these verdicts about the paper are those of one seed, or have no interval."""
     n = sum(
-        claim.holds is True and (_has_one_seed(figure) or not has_interval(claim))
+        claim.holds is holds and rests_on_little(claim, figure)
         for figure in figures
-        for claim in _findings([figure], ours)
+        for claim in _findings([figure], ours=False)
     )
     return f", {n} of them on one seed or without an interval" if n else ""
-
-
-def _has_one_seed(figure: FigureResults) -> bool:
-    return len({run.seed for run in figure.runs}) == 1
 
 
 def _lead(figures: Sequence[FigureResults]) -> str:
@@ -202,7 +211,7 @@ def _lead(figures: Sequence[FigureResults]) -> str:
         ]
     said += [f"Scale: {', and '.join(scales)}."] if scales else []
     if missing := _missing(figures):
-        said.append(f"{len(missing)} of the paper’s figures and tables are not measured at this scale.")
+        said.append(f"{len(missing)} of the paper’s figures and tables are not made yet: excise reproduce makes them.")
     return " ".join(said)
 
 
@@ -227,7 +236,7 @@ def _contents(figures: Sequence[FigureResults]) -> str:
 def _entry(figure: FigureResults | Figure) -> str:
     title = escape(figure.title)
     if isinstance(figure, Figure):
-        return f"<li><span>{_name(figure)}</span><span>{title}<small>not measured at this scale</small></span></li>"
+        return f"<li><span>{_name(figure)}</span><span>{title}<small>not made yet</small></span></li>"
     said = f"<small>{tally(figure)}</small>" if figure.claims else ""
     return f'<li><span>{_name(figure)}</span><a href="#{_anchor(figure)}">{title}</a>{said}</li>'
 

@@ -181,13 +181,15 @@ main { max-width: 66rem; }
 section { scroll-margin-top: 1rem; }
 a { color: inherit; text-decoration-color: var(--muted); text-underline-offset: 0.2em; }
 a:hover { text-decoration-thickness: 2px; }
-:is(a, label:has(:focus-visible), .chart svg):focus-visible, label:has(:focus-visible) { outline: 2px solid var(--sgtm); outline-offset: 2px;
+:is(a, button, label:has(:focus-visible), .chart svg):focus-visible, label:has(:focus-visible) { outline: 2px solid var(--sgtm); outline-offset: 2px;
   border-radius: 0.2rem; }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 .scroll { position: relative; }
 .scroll:has(tbody tr:nth-child(30)) { max-height: 38rem; overflow-y: auto; }
 .scroll:has(tbody tr:nth-child(30)) thead :is(th, td) { position: sticky; top: 0; background: var(--card); z-index: 1; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); }
+#unfold { font: inherit; font-size: 0.95rem; color: inherit; background: var(--card); border: 1px solid var(--muted); border-radius: 0.4rem;
+  padding: 0.35rem 0.8rem; margin-top: 0.6rem; cursor: pointer; }
 .contents { margin-top: 2.5rem; }
 .contents ol { list-style: none; padding: 0; margin: 0; columns: 22rem 2; column-gap: 2.5rem; font-size: 0.95rem; }
 .contents li { break-inside: avoid; padding: 0.28rem 0; display: grid; grid-template-columns: 6.2rem 1fr; gap: 0 0.6rem; line-height: 1.4; }

@@ -60,7 +60,9 @@ def draw_surface(runs: Mapping[str, Group], scale: Scale) -> Drawing:
     of_all = [f"{rate * (1 - RETAIN_SHARE):g}" for rate in surface.false_positive_rate]
 
     def heat(title: str, values: Sequence[Sequence[float]]) -> Heat:
-        return Heat(title, "TPR", "FPR, of all retain data", [f"{x:g}" for x in surface.recall], of_all, values)
+        """The best classifier at the top left, as in the paper."""
+        recalls = [f"{x:g}" for x in reversed(surface.recall)]
+        return Heat(title, "TPR", "FPR, of all retain data", recalls, of_all, list(reversed(values)))
 
     panels = [heat("Retain loss, SGTM - filter", surface.retain), heat("Forget loss, SGTM - filter", surface.forget)]
     return Drawing(panels, [*_retain_claims(surface), *_forget_claims(surface)])

@@ -16,7 +16,7 @@ from excise.evals.relearning import AttackConfig, steps_to
 from excise.evals.token_losses import Floats, smoothed
 from excise.recipes.figures.bilingual_runs import SEEDS
 from excise.recipes.figures.curves import Axes, curve_of, share_of_training, tradeoff_series
-from excise.recipes.figures.estimates import LOSS, every, is_above, is_below, loss, over_seeds
+from excise.recipes.figures.estimates import LOSS, at_most_1, every, in_percent, is_above, is_below, loss, over_seeds
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
 from excise.recipes.figures.topics import GENERAL, LABELS, followed, main_runs
 from excise.recipes.figures.topics_runs import ATTACKS, CHECKPOINTS, RMU, setup
@@ -139,7 +139,8 @@ def lead_claim(text: str, paper: str, attacks: Attacks, bound: float) -> PaperCl
         return PaperClaim(text, paper, None, unit, None, nothing)
     pairs = list(zip(attacks["sgtm"], attacks["strict_filter"], strict=True))
     leads = [lead_steps(mine, theirs) for mine, theirs in pairs]
-    share = over_seeds([min(100, 100 * lead / mine.steps) for lead, (mine, _) in zip(leads, pairs, strict=True)])
+    shares = over_seeds([min(1, lead / mine.steps) for lead, (mine, _) in zip(leads, pairs, strict=True)])
+    share = in_percent(at_most_1(shares))
     why = (
         f"of those to the loss without a filter, at most 100 %; it is above for {np.mean(leads):g} steps; holds above "
     )
@@ -447,12 +448,12 @@ def draw_tokens(runs: Runs, scale: Scale) -> Drawing:
 def _broad_claims(name: str, data_filter: Group) -> list[PaperClaim]:
     """SGTM against a filter: the filter's shift from SGTM, with its sign turned."""
     label, shifts = LABELS[name].lower(), [shift_of(run) for run in data_filter]
-    (low, high), n = shifts[0]["shift_interval"], len(shifts)
+    low, high = shifts[0]["shift_interval"]
     mean = over_seeds([-of["shift"] for of in shifts], (high - low) / (2 * 1.96))
     low, high = shifts[0]["risen_interval"]
     risen = over_seeds([100 * (1 - of["risen"]) for of in shifts], 100 * (high - low) / (2 * 1.96))
-    trimmed = float(np.mean([-of["trimmed_shift"]["0.1"] for of in shifts]))
-    left = None if mean.value <= 0 else 100 * trimmed / mean.value
+    rose = all(of["shift"] < 0 for of in shifts)
+    left = over_seeds([100 * of["trimmed_shift"]["0.1"] / of["shift"] for of in shifts]) if rose else None
     return [
         PaperClaim(
             f"SGTM shifts the losses of biology tokens up from the {label}'s",
@@ -473,16 +474,12 @@ def _broad_claims(name: str, data_filter: Group) -> list[PaperClaim]:
         PaperClaim(
             f"The higher loss than with the {label} is not that of a few extreme tokens",
             "not isolated extremely high-loss tokens (section 5.4)",
-            None if left is None else Estimate(left),
+            left,
             "% of the difference in mean loss",
-            None if left is None or is_above(mean) is None else left >= 50.0,
-            f"what is left of it without the tenths of the tokens that rose and fell most{_of_seeds(n)}; holds from 50 %",
+            None if left is None or is_above(mean) is None else is_above(left, 50.0),
+            "what is left of it without the tenths of the tokens that rose and fell most; holds above 50 %",
         ),
     ]
-
-
-def _of_seeds(n: int) -> str:
-    return ", the mean over seeds" if n > 1 else ""
 
 
 def _tail_claim(sgtm: Group) -> PaperClaim:

@@ -36,6 +36,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(READY): $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing Excise and its libraries into $(VENV): a minute or two the first time."
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 

@@ -70,6 +70,15 @@ def test_runs_are_compared_from_their_files_alone(runs, tmp_path):
     assert "routing.rule none sgtm sgtm" in text
 
 
+def test_runs_that_were_not_evaluated_are_left_out_and_named(runs, tmp_path, capsys):
+    folder = tmp_path / "folder"
+    shutil.copytree(runs / "no_filter", folder / "evaluated")
+    shutil.copytree(runs / "no_filter", folder / "bare", ignore=shutil.ignore_patterns("results.json"))
+    assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 0
+    assert str(folder / "bare") in capsys.readouterr().err
+    assert "1 run compared" in (tmp_path / "out" / "report.html").read_text()
+
+
 def test_a_run_that_was_made_of_another_says_so_and_is_not_counted_as_training(runs, tmp_path):
     shutil.copytree(runs / "no_filter", tmp_path / "made" / "no_filter")
     unlearned = copy_of(runs / "no_filter", tmp_path / "made" / "rmu", {}, {"provenance/run": "rmu"})

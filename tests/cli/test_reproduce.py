@@ -3,10 +3,14 @@
 import json
 
 import pytest
+from rich.console import Console
 
 from excise.cli.main import main
+from excise.cli.progress import ProgressBar
 from excise.cli.reproduce import ReproduceArguments, duration, settings
 from excise.recipes import reproduce as module
+from excise.train.checkpoint import Done
+from excise.train.loop import Progress
 from tests.recipes.test_reproduce import NO_FILTER, PlannedRun, figure, table, tiny
 
 
@@ -61,3 +65,11 @@ def test_a_folder_called_as_built_in_data_is_meant():
 
 def test_durations_are_short():
     assert [duration(seconds) for seconds in (0.2, 90, 600, 7200, 200000)] == ["0 s", "90 s", "10 min", "2 h", "2 days"]
+
+
+def test_one_evaluation_does_not_upset_the_time_that_is_left(monkeypatch):
+    bar, clock = ProgressBar(Console(), "a run"), iter((0.0, 4.5))
+    monkeypatch.setattr("excise.cli.progress.time.monotonic", lambda: next(clock))
+    first, second = (Progress(None, Done(step, 0, 0.1 * step), 219, 5.0, {}) for step in (50, 55))
+    assert bar._left(first) == pytest.approx(16.9)
+    assert bar._left(second) < 50, "4 seconds of evaluation in 5 steps would be 131 in the rest"

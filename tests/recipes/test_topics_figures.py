@@ -430,6 +430,8 @@ def test_losses_that_bend_follow_no_power_law(bend, holds):
         return finished(planned, dict.fromkeys(SETS, 5 * math.exp(-0.1 * size - bend * size**2)))
 
     assert {claim.holds for claim in drawn("figure-8", make, "small").claims} == {holds}
+    general = claim_of(drawn("figure-9", make, "small"), "a small penalty on general")
+    assert general.holds is (True if holds else None), "of a law that there is"
 
 
 def test_losses_that_do_not_fall_are_told_and_not_drawn():

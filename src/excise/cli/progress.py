@@ -67,11 +67,13 @@ class ProgressBar:
 
     def _left(self, progress: loop.Progress) -> float:
         """Seconds until the end, with the evaluations on the way as far as they are known: none before the second line."""
-        now, step = time.monotonic(), progress.done.step
+        now, step, left = time.monotonic(), progress.done.step, progress.n_steps - progress.done.step
+        training = progress.done.seconds / step
         self.first = self.first or (now, step)
         begun, first = self.first
-        per_step = (now - begun) / (step - first) if step > first else progress.done.seconds / step
-        return per_step * (progress.n_steps - step)
+        evaluating = max(0.0, now - begun - training * (step - first))
+        # One evaluation in a few steps says little of how many there will be in all.
+        return training * left + evaluating * left / max(step - first, progress.n_steps // 10, 1)
 
     def _print(self, progress: loop.Progress, text: str) -> None:
         self.console.print(

@@ -46,8 +46,10 @@ GLOSSARY = {
     "high on forget data means that it cannot use what it should not know. Whether that is gone for good, an attack says.",
     "Calibrated": "After ablation every model alike is given one number per token, how common it is, so that a "
     "domain's words do not count as unlikely altogether.",
-    "Intervals": "In square brackets, 95 %: over seeds where there are several, or over test documents. Some numbers have none, as "
-    "those of one seed that are no mean over documents; another seed could decide such a claim otherwise.",
+    "Intervals": "In square brackets, 95 %: over seeds where there are several, or over test documents. Over seeds they say what "
+    "training again would give, and little of what other test documents would. Some numbers have none, as those of one seed "
+    "that are no mean over documents; another seed could decide such a claim otherwise. Of so many claims a few are wrong by "
+    "chance.",
     "Undecided": "Our interval holds both: that the claim is true and that it is not.",
     "As built": "The claim is about what was built and not about what was found: it holds wherever the code is right.",
     "Pipeline check only": "The model without a filter ended above 0.7 of its first loss. It learned too little for the figure "

@@ -189,7 +189,7 @@ def draw_frontier(runs: Mapping[str, Group], scale: Scale) -> Drawing:
         plots += [
             _recovered_plot(places, f"Recovered, {words}", scale),
             _recovered_plot(
-                {name: of for name, of in places.items() if of.is_near()}, f"The same from near, {words}", scale
+                {name: of for name, of in places.items() if of.is_near()}, f"The same, magnified, {words}", scale
             ),
         ]
         rows = [[described(scale)[name], *of.told()] for name, of in places.items()]
@@ -327,7 +327,9 @@ FIGURES = (
         section=SECTION,
         caption="Recovered: how far the forget loss is on the way from the data filter's to the perfect filter's, at most "
         "1. A method that only filters scores 0; the upper left corner is the goal, with a model that still knows "
-        "Spanish before ablation, that is below the midpoint of no filter and perfect filter (last column). The best of many "
+        "Spanish before ablation, that is below the midpoint of no filter and perfect filter (last column). Dashed lines are "
+        f"bounds of our own: the goal, {GOAL[0]:g} recovered at {GOAL[1]:g} %, and the least that counts, {LEAST[0]:g} at "
+        f"{LEAST[1]:g} %. The best of many "
         "configurations is chosen by the losses that are shown, which flatters it a little. In one epoch the more forget "
         "documents a configuration is trained on, the more steps it takes, which is worth something by itself: hence the "
         "data filter in smaller batches.",

@@ -127,7 +127,7 @@ def _bounds(of: Mapping[str, Any]) -> str:
     notes = {
         "censored: above the zero-token loss": of["censored"],
         "at least: beyond the curve": of["lower_bound"],
-        "at most: before its first point": of["upper_bound"],
+        "at most: before its first point": of.get("upper_bound", False),  # which older results lack
         "interval over documents only, not seeds": not of["counts_seeds"],
     }
     return "; ".join(note for note, holds in notes.items() if holds)

@@ -53,6 +53,8 @@ from excise.train.step import loss_weights
 from tests.recipes.test_reproduce import BASE, tiny
 from tests.recipes.test_topics_figures import attack_on
 
+MAIN = ("frontier", "batch-size")
+"""Figures of our own with as many seeds as main results."""
 NAMES = ("mixed-batches", "forget-weight", "embeddings", "frontier", "batch-size", "token-labels", "two-domains")
 SCALES = get_args(Scale)
 UNLABELED_TOKEN, RETAIN_TOKEN, SPANISH_TOKEN = range(3)
@@ -97,7 +99,7 @@ def drawn(name, losses, scale="smoke", rows=None):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_figure_has_a_plan_and_a_drawing_at_every_scale(name, scale):
     planned = plan([name], scale).groups[name]
-    assert {len(names) for names in planned.values()} == {(SEEDS if name == "frontier" else FEW_SEEDS)[scale]}
+    assert {len(names) for names in planned.values()} == {(SEEDS if name in MAIN else FEW_SEEDS)[scale]}
     assert FIGURES[name].section == "beyond"
     sets = {RETAIN: 5.0, **dict.fromkeys((DOMAIN, *DOMAINS), 6.0)}
     rows = [{"removed": of, "losses": sets} for of in ([], ["biology"], ["military"], ["biology", "military"])]

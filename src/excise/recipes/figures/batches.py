@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from excise.config import override
 from excise.evals.figure import NOT_IN_PAPER, PaperClaim, Plot, Point, Scale, Series, Table
 from excise.labels import RETAIN
-from excise.recipes.figures.bilingual_runs import DOMAIN, RATES, SMALL_BATCH_RATES, in_batches, setup, sgtm
+from excise.recipes.figures.bilingual_runs import DOMAIN, RATES, SEEDS, SMALL_BATCH_RATES, in_batches, setup, sgtm
 from excise.recipes.figures.dials import BORROWED, FILTERS, SECTION, SHARE, VECTORS, filters, planned, weighted
 from excise.recipes.figures.estimates import (
     LOSS,
@@ -40,7 +40,7 @@ def batch_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     usual = filters(base, scale) | {"sgtm": routed, "token_vectors": weighted(vectors, WEIGHTS[scale])}
     rows = base.batch.rows_per_step // SMALLER[scale]
     small = {name + SMALL: in_batches(config, rows, SMALL_BATCH_RATES[scale][name]) for name, config in usual.items()}
-    return planned(usual | small, scale)
+    return planned(usual | small, scale, SEEDS)
 
 
 def draw_batches(runs: Mapping[str, Group], scale: Scale) -> Drawing:

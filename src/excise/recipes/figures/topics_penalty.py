@@ -11,7 +11,7 @@ import numpy as np
 
 from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalty, fit_law
 from excise.evals.figure import Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
-from excise.recipes.figures.bilingual_runs import FEW_SEEDS, parameters_of
+from excise.recipes.figures.bilingual_runs import SEEDS, parameters_of
 from excise.recipes.figures.estimates import every, in_percent, is_above, is_below, loss_difference, losses_of
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, MEANS, SMALL_PENALTY, main_runs
@@ -46,7 +46,7 @@ def keys(scale: Scale) -> dict[str, str]:
 def law_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     """Runs without a filter of every size."""
     configs = {key: standard(of_size(scale, sources, size), "none") for size, key in keys(scale).items()}
-    return {name: PlannedRun(config=config, seeds=FEW_SEEDS[scale]) for name, config in configs.items()}
+    return {name: PlannedRun(config=config, seeds=SEEDS[scale]) for name, config in configs.items()}
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,14 @@ def draw_laws(runs: Runs, scale: Scale) -> Drawing:
 
 
 def _law_plot(title: str, law: ScalingLaw, runs: Sequence[BaselineRun]) -> Plot:
+    labelled = {run.parameters: run for run in reversed(runs)}  # one of each size
     of_runs = [
-        Point(Estimate(run.compute), Estimate(run.loss), f"{run.parameters / 1e6:.3g}M parameters") for run in runs
+        Point(
+            Estimate(run.compute),
+            Estimate(run.loss),
+            f"{run.parameters / 1e6:.3g}M parameters" if labelled[run.parameters] is run else "",
+        )
+        for run in runs
     ]
     ends = min(run.compute for run in runs), max(run.compute for run in runs)
     fitted = [Point(Estimate(x), Estimate(law.alpha * x**-law.beta)) for x in np.geomspace(*ends, 20).tolist()]
@@ -150,7 +156,7 @@ FORGOTTEN = 94.5
 
 def penalty_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     configs = main_runs(largest(scale, sources))
-    methods = {name: PlannedRun(config=config, seeds=FEW_SEEDS[scale]) for name, config in configs.items()}
+    methods = {name: PlannedRun(config=config, seeds=SEEDS[scale]) for name, config in configs.items()}
     return law_runs(scale, sources) | methods
 
 
@@ -274,7 +280,7 @@ STAGES = {"before_ablation": ("Before ablation", "before"), "after_ablation": ("
 def ablation_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
     base, planned = largest(scale, sources), penalty_runs(scale, sources)
     joint = [variant(base, rule, scale) for rule in ("sgtm_joint_down_projection", "sgtm_joint_embeddings")]
-    return planned | {config.routing.rule: PlannedRun(config=config, seeds=FEW_SEEDS[scale]) for config in joint}
+    return planned | {config.routing.rule: PlannedRun(config=config, seeds=SEEDS[scale]) for config in joint}
 
 
 def draw_before_ablation(runs: Runs, scale: Scale) -> Drawing:

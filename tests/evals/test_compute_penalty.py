@@ -56,6 +56,24 @@ def test_intervals_hold_the_true_exponent_and_penalty_as_often_as_they_say(penal
     assert 0.92 <= np.mean(penalties) <= 0.98
 
 
+def test_seeds_of_a_size_do_not_narrow_the_interval():
+    """Sizes are off a law, each with all of its seeds, which tell nothing more of it."""
+    inside = []
+    for seed in range(400):
+        runs, _ = baselines(noise=0.02, seed=seed)
+        assert asdict(fit_law(3 * runs)) == pytest.approx(asdict(fit_law(runs)))
+        random = np.random.default_rng(1000 + seed)
+        seeds = [
+            replace(run, tokens=run.tokens + i, loss=run.loss * math.exp(0.002 * random.normal()))
+            for run in runs
+            for i in range(3)
+        ]
+        law = fit_law(seeds)
+        inside.append(law.beta_low <= BETA <= law.beta_high)
+    assert law.n_sizes == len(PARAMETERS)
+    assert 0.92 <= np.mean(inside) <= 0.98
+
+
 def test_the_penalty_is_the_share_of_compute_that_the_loss_does_not_need():
     runs, loss = baselines()
     measured = compute_penalty(fit_law(runs), loss(0.3 * runs[3].compute), runs[3])

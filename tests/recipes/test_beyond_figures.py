@@ -414,7 +414,8 @@ def place(recovered, retain=(0.5,) * 3, gap=-1.0):
 def test_a_claim_needs_recovery_retain_loss_and_knowledge_before_ablation(recovered, retain, gap, expected):
     claim = frontier_claim({"a": place(recovered, retain, gap)}, 0.75, 1.5, "equal steps")
     assert claim.holds is expected
-    assert (claim.ours is None) == (retain > 1.5 or gap > 0)
+    assert claim.ours.value == pytest.approx(recovered)
+    assert ("none is within" in claim.why) == (retain > 1.5 or gap > 0)
 
 
 def test_a_claim_shows_the_configuration_that_its_intervals_decide():
@@ -518,7 +519,7 @@ def test_the_frontier_shows_every_configuration(scale):
     made = drawn("frontier", losses | {f"{family} {weight:g}": {RETAIN: 5.05, DOMAIN: (5.0, 8.9, 8.9)}}, scale)
     epoch, *_, in_one_epoch, at_equal_steps = made.panels
     assert len(in_one_epoch.rows) == len(at_equal_steps.rows) + 1 == len(described(scale)), "smaller steps in one only"
-    assert (epoch.levels["goal"], epoch.x_levels["goal"]) == GOAL
+    assert (epoch.levels["goal"], epoch.x_levels["goal 1 %"]) == GOAL
     labels = [series.label for series in epoch.series]
     for name in TRIED[scale]:
         assert any(label.startswith(FAMILIES[name].label) for label in labels)

@@ -25,7 +25,7 @@ from excise.recipes import reproduce as module
 from excise.recipes.figures import FIGURES, bilingual_runs, topics_runs
 from excise.recipes.figures.bilingual_runs import DOMAIN, gradient_routing, parameters_of, setup, sgtm, standard
 from excise.recipes.figures.costs import tokens_of
-from excise.recipes.figures.curves import leads, share_of_training
+from excise.recipes.figures.curves import is_behind_somewhere, leads, share_of_training
 from excise.recipes.figures.estimates import claim_all_above, every, is_above, is_below, over_seeds
 from excise.recipes.figures.measured import ALL_MEASURES, updates
 from excise.recipes.figures.plan import NOT_OUTCOME, choose, name_of, plan
@@ -180,16 +180,11 @@ def test_one_no_filter_run_serves_all_figures_of_the_bilingual_model():
 BILINGUAL = {"figure-3", "figure-4a", "figure-4b", "figure-5a", "figure-5b", "figure-11", "table-1"}
 
 
-MAIN = ("figure-1", "figure-3", "figure-4a", "figure-5a", "figure-6a", "figure-6b", "figure-7", "figure-12", "frontier")
-OTHERS = (
-    "figure-5b",
-    "figure-8",
-    "figure-9",
-    "figure-10",
-    "figure-13",
-    "frontier-relearning",
-    "frontier-topics-relearning",
+MAIN = (
+    *("figure-1", "figure-3", "figure-4a", "figure-5a", "figure-6a", "figure-6b", "figure-7", "figure-8", "figure-9"),
+    *("figure-10", "figure-12", "frontier", "batch-size"),
 )
+OTHERS = ("figure-5b", "figure-13", "frontier-relearning", "frontier-topics-relearning")
 
 
 def test_main_results_have_three_seeds_but_for_smoke_and_others_one_but_for_the_paper_s_scale():
@@ -647,6 +642,17 @@ def test_a_lead_is_at_equal_retain_loss():
     assert leads(better, [(1.0, 3.0, 5.0)]) == []
     assert share_of_training(worse, 4.0) == 0.75
     assert share_of_training(worse, 2.0) == 1.0
+
+
+def test_seeds_that_are_behind_at_different_retain_losses_do_not_refute_a_lead():
+    level = [(0.2, 6.0, 6.0), (0.6, 5.0, 7.0), (1.0, 4.0, 8.0)]
+    dips = [
+        [(share, retain, forget - 0.1 * (i == at)) for i, (share, retain, forget) in enumerate(level)]
+        for at in range(3)
+    ]
+    assert [min(leads(dip, level)) for dip in dips] == pytest.approx([-0.1] * 3)
+    assert not is_behind_somewhere(dips, [level] * 3)
+    assert is_behind_somewhere(dips[:1] * 3, [level] * 3)
 
 
 def test_the_library_needs_neither_tyro_nor_rich():

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.transforms import Bbox
 
-from excise.evals.figure import Estimate, Plot, Point, Series
+from excise.evals.figure import Bars, Estimate, Plot, Point, Series
 from excise.report.figures import paper_figure
-from excise.report.placement import Axis, Frame, limits, limits_of, place_texts
+from excise.report.placement import Axis, Frame, bar_limits, limits, limits_of, place_texts
 from excise.report.reproduction import reproduction_page
 from tests.report.example_figures import around, figure_1
 from tests.report.test_reproduction import one_panel, visible_text
@@ -90,7 +90,7 @@ def test_the_name_of_a_level_covers_neither_the_text_of_a_point_nor_another_leve
     panel = dataclasses.replace(crowd(4), x_levels={"goal": 0.4, "least": 0.5})
     frame = frame_of(panel)
     texts = place_texts(panel, frame)
-    assert [text.words for text in texts] == ["a text", "goal 0", "goal 0.4", "least 0.5"]
+    assert [text.words for text in texts] == ["a text", "goal 0", "goal", "least"]
     for i, text in enumerate(texts):
         assert not any(overlap(text.box, other.box) for other in texts[:i])
     for text in texts[1:]:
@@ -141,12 +141,36 @@ def test_named_ticks_stand_at_the_axis_and_in_place_of_their_numbers():
     assert [tick.get_text().replace("\n", " ") for tick in drawn.get_xticklabels()] == list(marked().x_ticks)
 
 
+def test_intervals_that_reach_further_than_the_bars_are_cut_off():
+    panel = Bars(
+        "t",
+        "y",
+        ["a"],
+        {"sgtm": [Estimate(50, -1000, 90)], "rmu": [Estimate(-10, -20, 0)]},
+        {"sgtm": "SGTM", "rmu": "RMU"},
+    )
+    assert bar_limits(panel) == (-70, 90)
+    page = reproduction_page([one_panel(panel)])
+    (width,) = re.findall(r'viewBox="0 0 (\d+) \d+" role="img"', page)
+    places = [
+        float(place) for way in re.findall(r'"whisker over" d="M([\d.-]+) [\d.]+H([\d.-]+)"', page) for place in way
+    ]
+    assert len(places) == 4
+    assert all(0 < place < float(width) for place in places)
+    (drawn,) = paper_figure(one_panel(panel)).axes
+    low, high = drawn.get_xlim()
+    assert low < -70
+    assert high > 90
+    ends = [float(x) for lines in drawn.collections for line in lines.get_segments() for x in line[:, 0]]
+    assert (min(ends), max(ends)) == pytest.approx((-70, 90))
+
+
 def test_vertical_levels_have_a_line_and_a_name():
     page = reproduction_page([one_panel(marked())])
     assert re.search(r'class="level" d="M[\d.]+ \d+V\d+"', page)
-    assert "the paper&#x27;s 1.5</text>" in page
+    assert "the paper&#x27;s</text>" in page
     (drawn,) = paper_figure(one_panel(marked())).axes
-    assert [text.get_text() for text in drawn.texts] == ["the paper's 1.5"]
+    assert [text.get_text() for text in drawn.texts] == ["the paper's"]
     assert any(list(line.get_xdata()) == [1.5, 1.5] for line in drawn.lines)
 
 

@@ -1,6 +1,7 @@
 """Compute penalty (paper, appendices B and C): a loss as the compute that training without a filter needs for it.
 
-Baseline runs of several sizes give a law for each test set, loss = alpha x C^-beta. The penalty of a run is the share
+Baseline runs of several sizes give a law for each test set, loss = alpha x C^-beta, in which seeds of a size are one
+point: they share what their size is off the law by, and tell nothing more of its slope. The penalty of a run is the share
 of its baseline's compute that its loss does not need; it is negative where the run is better than the baseline. Losses
 before ablation give the penalty before ablation.
 """
@@ -10,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+SAME_COMPUTE = 1.01
+"""Runs whose compute differs by less than this factor are seeds of one size: packed rows hold a few tokens more or less."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,13 @@ class ScalingLaw:
     """The 95 % interval; null where two runs leave no residual to tell it from."""
     beta_error: float
     deviation: float
-    """Of the runs' log losses from the law."""
+    """Of the log losses of sizes from the law."""
     mean_log_compute: float
-    n_runs: int
+    n_sizes: int
 
     @property
     def off(self) -> float:
-        """How far runs are from the law, in percent of their losses."""
+        """How far sizes are from the law, in percent of their losses."""
         return 100 * (math.exp(self.deviation) - 1)
 
     def equivalent_compute(self, loss: float) -> float:
@@ -69,12 +73,24 @@ class ComputePenalty:
     baseline_compute: float
 
 
+def seeds_by_size(runs: Sequence[BaselineRun]) -> list[list[BaselineRun]]:
+    """Runs of the same compute together, the smallest first."""
+    found: list[list[BaselineRun]] = []
+    for run in sorted(runs, key=lambda run: run.compute):
+        if found and run.compute < SAME_COMPUTE * found[-1][0].compute:
+            found[-1].append(run)
+        else:
+            found.append([run])
+    return found
+
+
 def fit_law(runs: Sequence[BaselineRun]) -> ScalingLaw:
     """The law of baseline runs, of which several may have the same size."""
-    x, y = np.log([run.compute for run in runs]), np.log([run.loss for run in runs])
-    if len(np.unique(x)) < 2:
+    sizes = seeds_by_size(runs)
+    if len(sizes) < 2:
         raise ValueError(f"{len(runs)} runs of fewer than two sizes give no scaling law; train baselines of more sizes")
-    centred, degrees = x - x.mean(), len(runs) - 2
+    x, y = np.log([[np.mean([getattr(run, of) for run in seeds]) for seeds in sizes] for of in ("compute", "loss")])
+    centred, degrees = x - x.mean(), len(sizes) - 2
     beta = -float(centred @ y / (centred @ centred))
     if beta <= 0:
         raise ValueError(f"the loss does not fall with compute (beta is {beta:g}); train the larger baselines longer")
@@ -83,7 +99,7 @@ def fit_law(runs: Sequence[BaselineRun]) -> ScalingLaw:
     error = deviation / math.sqrt(centred @ centred)
     low, high = (beta - t95(degrees) * error, beta + t95(degrees) * error) if degrees else (None, None)
     return ScalingLaw(
-        math.exp(y.mean() + beta * x.mean()), beta, low, high, error, deviation, float(x.mean()), len(runs)
+        math.exp(y.mean() + beta * x.mean()), beta, low, high, error, deviation, float(x.mean()), len(sizes)
     )
 
 
@@ -102,7 +118,7 @@ def compute_penalty(
         raise ValueError(f"loss_error={loss_error} is no standard error; it must be a number from 0 up")
     low, high = None, None
     if law.beta_low is not None and law.beta_low > 0:
-        t, variance = t95(law.n_runs - 2), error**2 + law.deviation**2
+        t, variance = t95(law.n_sizes - 2), error**2 + law.deviation**2
         covariance = (law.mean_log_compute - math.log(baseline.compute)) * law.beta_error**2
         # The ends x solve (difference - x beta)^2 = t^2 times the variance of difference - x beta.
         square, half = law.beta**2 - (t * law.beta_error) ** 2, difference * law.beta - t**2 * covariance

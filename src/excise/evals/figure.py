@@ -13,6 +13,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from excise.labels import nearest
 
 Scale = Literal["smoke", "small", "paper"]
+LEARNED = 0.7
+"""Where the no-filter run ends above this share of its first loss, a figure checks the pipeline and no more."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,9 @@ class Plot:
     x_log: bool = False
     y_log: bool = False
     levels: Mapping[str, float] = field(default_factory=dict)
-    """Horizontal lines to compare with, by name."""
+    """Horizontal lines to compare with, by name, beside which their numbers stand."""
     x_levels: Mapping[str, float] = field(default_factory=dict)
-    """Vertical ones."""
+    """Vertical ones, by all that stands beside them."""
     x_ticks: Mapping[str, float] = field(default_factory=dict)
     """What stands at the axis, and where, if not round numbers."""
     kind: Literal["plot"] = "plot"
@@ -205,7 +207,7 @@ class FigureResults:
     claims: Sequence[PaperClaim]
     runs: Sequence[RunLine]
     pipeline_check_only: bool
-    """Whether the runs learned too little for the figure to mean anything (no-filter loss above 0.7 of the initial one)."""
+    """Whether the runs learned too little for the figure to mean anything (`LEARNED`)."""
     configurations: Mapping[str, Any] = field(default_factory=dict)
     """By method, how it was trained, in plain values."""
     samples: Sequence[Mapping[str, str]] = ()

@@ -21,7 +21,7 @@ from excise.config import to_dict
 from excise.data.dataset import Data, load_data
 from excise.data.sources import EMBEDDED
 from excise.evals.attacks import baseline_of, judged_by, matched_step, relearn_run, save_attack, the_domain
-from excise.evals.figure import FigureResults, RunLine, Scale
+from excise.evals.figure import LEARNED, FigureResults, RunLine, Scale
 from excise.evals.options import MeasureOptions
 from excise.evals.results import Results, add_measures, read_results, same_source, write_json
 from excise.evals.run import Subject, open_run
@@ -37,9 +37,6 @@ from excise.train.loop import Listener, train
 from excise.train.run import RunConfig, RunDirectory
 
 logger = logging.getLogger(__name__)
-
-LEARNED = 0.7
-"""Where the no-filter run ends above this share of its first loss, a figure checks the pipeline and no more."""
 
 
 def reproduce(
@@ -257,6 +254,7 @@ def done_of(planned: Plan, directory: Path) -> set[str]:
 def draw(figure: Figure, scale: Scale, groups: Mapping[str, Group]) -> FigureResults:
     """A figure with its runs, from what is known of them."""
     drawing: Drawing = figure.draw(groups, scale)
+    intervals = told(list(groups.values())) if figure.intervals is None else figure.intervals
     runs = {run.name: run for group in groups.values() for run in group}
     judged = groups.get(figure.no_filter, ())
     return FigureResults(
@@ -264,7 +262,7 @@ def draw(figure: Figure, scale: Scale, groups: Mapping[str, Group]) -> FigureRes
         title=figure.title,
         section=figure.section,
         scale=scale,
-        caption=f"{figure.caption} {told(list(groups.values()))}".strip(),
+        caption=f"{figure.caption} {intervals}".strip(),
         panels=drawing.panels,
         claims=drawing.claims,
         runs=[line(run) for run in runs.values()],

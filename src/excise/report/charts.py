@@ -16,7 +16,7 @@ from typing import Any
 from excise.evals.figure import Bars, Estimate, Heat, Panel, Plot, Point, Series, Split, Table
 from excise.report.html import join
 from excise.report.numbers import decimals_of, estimate, number
-from excise.report.placement import Axis, Frame, Text, drawable, ends, is_banded, limits_of, place_texts
+from excise.report.placement import Axis, Frame, Text, bar_limits, drawable, ends, is_banded, limits_of, place_texts
 from excise.report.style import colour_of
 from excise.report.tables import heat_table, html_row, html_table, plain_table, split_table
 
@@ -321,8 +321,7 @@ def _whiskers(points: Sequence[Point], x: Axis, y: Axis) -> str:
 
 def _bars(panel: Bars, legend: Legend) -> str:
     """Bars that lie, so that their names can be long and a phone is wide enough."""
-    found = [value for bars in panel.bars.values() for one in bars if one for value in ends(one)]
-    low, high = min([0.0, *found]), max([0.0, *found])
+    low, high = bar_limits(panel)
     x = Axis(low, high + ((high - low) or 1.0) * 0.15, False, 22, HALF.width - 8)
     drawn, top = _groups(panel, legend, x)
     axis = f'<path class="base" d="M{x.at(0):.1f} 4V{top:.0f}"/>' + "".join(
@@ -358,7 +357,7 @@ def _bar(of: Estimate | None, entry: Entry, group: str, x: Axis, top: float) -> 
     if of is None:
         inside = f'{mark}<text x="{zero + 6:.1f}" y="{middle + 4:.1f}">not measured</text>'
         return f'<g {entry.attributes} data-l="{escape(entry.label)}">{inside}</g>\n'
-    at, low, high = (x.at(v) for v in (of.value, min(ends(of)), max(ends(of))))
+    at, low, high = (x.at(v) for v in (of.value, max(x.low, min(ends(of))), min(x.high, max(ends(of)))))
     bar = f'<rect x="{min(at, zero):.1f}" y="{top:.1f}" width="{max(abs(at - zero), 0.8):.1f}" height="{BAR:g}"/>'
     whisker = f'<path class="whisker over" d="M{low:.1f} {middle:.1f}H{high:.1f}"/>' if high > low else ""
     beside = max(high, zero) + 5  # on the left are the markers

@@ -20,7 +20,7 @@ from excise.evals.figure import Bars, Estimate, FigureResults, Heat, Panel, Plot
 from excise.files import write_whole
 from excise.report.charts import Entry, Legend, legend_of, methods_in, rows_of
 from excise.report.numbers import decimals_of, estimate, number
-from excise.report.placement import Axis, Frame, drawable, ends, is_banded, limits_of, place_texts
+from excise.report.placement import Axis, Frame, bar_limits, drawable, ends, is_banded, limits_of, place_texts
 from excise.report.plots import DOTS_PER_INCH, GRID, INK, MUTED, NO_METADATA, PAPER, STYLE
 from excise.report.style import Look, looks_of
 from excise.report.tables import cells_of, heat_scale, kinds_of
@@ -201,29 +201,34 @@ def _arms(of: Estimate) -> list[list[float]] | None:
 
 def _bars(axes: Axes, panel: Bars, drawing: Drawing) -> None:
     """Lying bars, the first group on top."""
-    n = len(panel.labels)
+    n, (low, high) = len(panel.labels), bar_limits(panel)
     for i, (method, label) in enumerate(panel.labels.items()):
         entry = drawing.legend[method, label]
         for place, of in enumerate(panel.bars[method]):
             at = place * (n + 1.6) + i
-            _bar(axes, of, at, drawing.colour(entry), "////" if entry.variant % 2 else "")
+            _bar(axes, of, at, drawing.colour(entry), "////" if entry.variant % 2 else "", (low, high))
     middles = [place * (n + 1.6) + (n - 1) / 2 for place in range(len(panel.groups))]
     axes.set_yticks(middles, [fill(group, 26) for group in panel.groups])
     axes.invert_yaxis()
-    axes.margins(x=0.14)
+    room = 0.14 * ((high - low) or 1.0)
+    axes.set_xlim(low - (room if low < 0 else 0), high + room)
     _dress(axes, panel.y_label, "")
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", labelcolor=INK)
     axes.axvline(0, color=MUTED, linewidth=1)
 
 
-def _bar(axes: Axes, of: Estimate | None, at: float, colour: str, hatch: str) -> None:
+def _bar(axes: Axes, of: Estimate | None, at: float, colour: str, hatch: str, limits: tuple[float, float]) -> None:
     style: dict[str, Any] = {"va": "center", "fontsize": 8.5, "textcoords": "offset points"}
     if of is None:
         axes.annotate("not measured", (0, at), (4, 0), color=MUTED, **style)
         return
-    axes.barh(at, of.value, 0.86, color=colour, hatch=hatch, edgecolor=PAPER, linewidth=0, xerr=_arms(of), ecolor=INK)
-    beside = max(0, *ends(of))  # on the left are the names of groups
+    low, high = (None if end is None else min(max(end, limits[0]), limits[1]) for end in (of.low, of.high))
+    shown = Estimate(of.value, low, high)
+    axes.barh(
+        at, of.value, 0.86, color=colour, hatch=hatch, edgecolor=PAPER, linewidth=0, xerr=_arms(shown), ecolor=INK
+    )
+    beside = max(0, *ends(shown))  # on the left are the names of groups
     axes.annotate(estimate(of).split(" [")[0], (beside, at), (4, 0), color=INK, **style)
 
 

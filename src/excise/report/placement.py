@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from excise.evals.figure import Estimate, Plot, Point, Series
+from excise.evals.figure import Bars, Estimate, Plot, Point, Series
 from excise.report.numbers import linear_ticks, log_ticks, number, tick_labels
 
 MARGIN, REACH = 0.06, 0.1
@@ -103,6 +103,15 @@ def limits(estimates: Sequence[Estimate], others: Iterable[float], log: bool) ->
     return (math.exp(low - room), math.exp(high + room)) if log else (low - room, high + room)
 
 
+def bar_limits(panel: Bars) -> tuple[float, float]:
+    """The ends of the axis of bars, around their intervals as far as these reach no further than the bars themselves."""
+    estimates = [of for bars in panel.bars.values() for of in bars if of]
+    values, reached = [0.0, *(of.value for of in estimates)], [end for of in estimates for end in ends(of)]
+    low, high = min(values), max(values)
+    reach = high - low
+    return max(low - reach, min([low, *reached])), min(high + reach, max([high, *reached]))
+
+
 def _drawn(values: Iterable[float], log: bool) -> list[float]:
     return [math.log(value) if log else value for value in values if value > 0 or not log]
 
@@ -117,7 +126,7 @@ def place_texts(panel: Plot, frame: Frame) -> list[Text]:
     taken, lines = [box for series in panel.series for box in _ink(panel, series, frame)], _level_lines(panel, frame)
     placed = _beside_points(panel, frame, taken, lines)
     names = [_along_row(f"{name} {number(level)}", level, frame) for name, level in panel.levels.items()]
-    names += [_along_column(f"{name} {number(level)}", level, frame) for name, level in panel.x_levels.items()]
+    names += [_along_column(name, level, frame) for name, level in panel.x_levels.items()]
     for candidates in names:
         others = [*taken, *lines, *50 * [text.box for text in placed]]
         placed = [*placed, min(candidates, key=lambda text: _covered(text, others, frame))]

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from excise.config import override, to_dict
-from excise.evals.figure import Estimate, FigureResults, Panel, Plot, Point, RunLine, Series, Table
+from excise.evals.figure import LEARNED, Estimate, FigureResults, Panel, Plot, Point, RunLine, Series, Table
 from excise.evals.losses import STAGES, SetLosses
 from excise.evals.results import Losses, Results, losses_in, read_results
 from excise.evals.tables import TABLES
@@ -17,9 +17,6 @@ from excise.labels import RETAIN
 from excise.report.numbers import estimate
 from excise.train.run import RunConfig, RunDirectory
 
-NO_FILTER = "no_filter"
-LEARNED = 0.7
-"""The share of its first loss that a run without a filter must end below for its figure to mean anything."""
 HEAD = ("Run", "set", "before ablation", "ablated", "calibrated")
 DRAWN = ("losses", "tradeoff")
 """Measures that have a place of their own."""
@@ -51,14 +48,8 @@ def read_run(directory: Path) -> EvaluatedRun:
     files = RunDirectory(directory)
     config, results = files.config(), read_results(files.results_file)
     altered = files.alterations()
-    method = altered["unlearning"]["method"] if "unlearning" in altered else method_of(config)
+    method = altered["unlearning"]["method"] if "unlearning" in altered else config.method
     return EvaluatedRun(results.provenance.run, method, config, files.metrics(), results, losses_in(results), altered)
-
-
-def method_of(config: RunConfig) -> str:
-    """The name that gives a run its colour: its rule or, without one, its filter."""
-    rule, filtered = config.routing.rule, config.data.filter
-    return rule if rule != "none" else NO_FILTER if filtered == "none" else f"{filtered}_filter"
 
 
 def runs_figure(directories: Sequence[Path]) -> FigureResults:
@@ -75,7 +66,7 @@ def runs_figure(directories: Sequence[Path]) -> FigureResults:
         claims=(),
         runs=lines,
         pipeline_check_only=any(
-            run.method == NO_FILTER
+            run.method == "no_filter"
             and line.first_loss
             and line.last_loss
             and line.last_loss > LEARNED * line.first_loss

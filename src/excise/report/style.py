@@ -36,8 +36,8 @@ LOOKS = {  # colours after Okabe and Ito, dark or light enough for a contrast of
     "small_steps": Look("#5b8c00", "#a5d341", ">"),
     "forget_parameters": Look("#009e73", "#2fc79b", "D"),
     "retain_parameters": Look("#0072b2", "#56b4e9", "o"),
-    "before_ablation": Look("#0072b2", "#56b4e9", "o"),
-    "after_ablation": Look("#d55e00", "#f28c3a", "s"),
+    "before_ablation": Look("#3d94cc", "#a9d8f5", "o"),
+    "after_ablation": Look("#00507d", "#3a8fc2", "s"),
     "equal": Look("#767c85", "#8d949e", ""),
 }
 """`equal` is for lines between methods, as those of equal compute."""

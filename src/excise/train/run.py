@@ -106,6 +106,13 @@ class RunConfig:
             )
         partition(self.routing, n_layers=self.model.n_layers, n_heads=self.model.n_heads, d_mlp=self.model.d_mlp)
 
+    @property
+    def method(self) -> str:
+        """The rule or, without one, the filter: no_filter, weak_filter, perfect_filter."""
+        if self.routing.rule != "none":
+            return self.routing.rule
+        return "no_filter" if self.data.filter == "none" else f"{self.data.filter}_filter"
+
 
 def build_model(run: RunConfig, tokens: OwnTokens | None = None) -> GPT:
     """The untrained model of a run, whose modules have vectors for these tokens."""

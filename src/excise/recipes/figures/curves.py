@@ -70,20 +70,34 @@ def equal_share_lines(groups: Mapping[str, Group], axes: Axes) -> list[Series]:
     return [line(points) for points in at_share[every - 1 : -1 : every]]
 
 
+def common_retain_losses(curves: Sequence[Curve]) -> list[float]:
+    """The retain losses of all points of some curves where all of them have been, the lowest first."""
+    losses = [[retain for _, retain, _ in curve] for curve in curves]
+    first, last = max(map(min, losses)), min(map(max, losses))
+    return sorted(loss for of in losses for loss in of if first <= loss <= last)
+
+
+def leads_at(retain_losses: Sequence[float], curve: Curve, other: Curve) -> list[float]:
+    """By how much a curve's forget loss is above another's at these retain losses, on straight lines."""
+
+    def forget_at(of: Curve) -> Any:
+        retain, forget = zip(*sorted((retain, forget) for _, retain, forget in of), strict=True)
+        return np.interp(retain_losses, retain, forget)
+
+    return (forget_at(curve) - forget_at(other)).tolist()  # type: ignore[no-any-return]
+
+
 def leads(curve: Curve, other: Curve) -> list[float]:
-    """By how much a curve's forget loss is above another's at the same retain loss, at all points of either curve where
-    both have been, from the lowest retain loss on."""
-    (mine, mine_forget), (theirs, theirs_forget) = (
-        [np.array([p[i] for p in c]) for i in (1, 2)] for c in (curve, other)
-    )
-    at = np.sort(np.concatenate([mine, theirs]))
-    at = at[(at >= max(mine.min(), theirs.min())) & (at <= min(mine.max(), theirs.max()))]
+    """The same at all points of either curve where both have been."""
+    return leads_at(common_retain_losses([curve, other]), curve, other)
 
-    def forget_at(retain: Any, forget: Any) -> Any:
-        order = np.argsort(retain)
-        return np.interp(at, retain[order], forget[order])
 
-    return (forget_at(mine, mine_forget) - forget_at(theirs, theirs_forget)).tolist()  # type: ignore[no-any-return]
+def is_behind_somewhere(curves: Sequence[Curve], others: Sequence[Curve]) -> bool:
+    """Whether seeds agree on a retain loss at which the first forget less. Their smallest leads, each at a retain loss of its
+    own, are lower than any that they agree on."""
+    at = common_retain_losses([*curves, *others])
+    by_seed = [leads_at(at, curve, other) for curve, other in zip(curves, others, strict=True)]
+    return any(is_above(over_seeds(of_seeds)) is False for of_seeds in zip(*by_seed, strict=True))
 
 
 def lead_claim(text: str, paper: str, group: Group, other: Group, axes: Axes, *, at_end: bool = False) -> PaperClaim:
@@ -94,11 +108,15 @@ def lead_claim(text: str, paper: str, group: Group, other: Group, axes: Axes, *,
         return PaperClaim(text, paper, None, LOSS, None, "the curves have no retain loss in common")
     errors = [axes.end(one[0], axes.forget).error("calibrated") for one in (group, other)]
     estimate = over_seeds([lead[0] if at_end else min(lead) for lead in of_seeds], math.hypot(*errors))
+    verdict = is_above(estimate)
     if at_end:
         why = "the difference of forget losses at the lowest retain loss that both curves have come to"
     else:
         why = "the smallest difference of forget losses at equal retain loss, where both curves have been"
-    return PaperClaim(text, paper, estimate, LOSS, is_above(estimate), why)
+        if verdict is False and len(group) > 1 and not is_behind_somewhere(*curves):
+            verdict = None
+            why += ", which is at another one in each seed: seeds agree on none at which it is below 0"
+    return PaperClaim(text, paper, estimate, LOSS, verdict, why)
 
 
 def share_of_training(curve: Curve, retain: float) -> float:

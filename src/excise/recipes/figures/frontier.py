@@ -221,7 +221,8 @@ def _recovered_plot(places: Mapping[str, Place], title: str, scale: Scale) -> Pl
         )
         for (look, label), keys in names_of(scale).items()
     ]
-    recovered, retain = ({"goal": GOAL[i], "least that counts": LEAST[i]} for i in range(2))
+    recovered = {"goal": GOAL[0], "least that counts": LEAST[0]}
+    retain = {f"goal {GOAL[1]:g} %": GOAL[1], f"least that counts {LEAST[1]:g} %": LEAST[1]}
     drawn = [one for one in series if one.points]
     return Plot(title, ABOVE_FILTER, "recovered", drawn, levels=recovered, x_levels=retain)
 
@@ -239,8 +240,10 @@ def frontier_claim(places: Mapping[str, Place], recovered: float, retain: float,
         told = [name for name, one in verdicts.items() if one is verdict]
         which = f"of those whose intervals {'say so' if verdict else 'leave it open'}"
     best = best_in(places, told)
+    if not best and places:
+        best, which = min(places, key=lambda name: places[name].retain.value), f"in retain loss, as none is {within}"
     ours = places[best].recovered if best else None
-    why = f"{best}, the best {which}; its retain loss is {places[best].retain_told}" if best else f"none is {within}"
+    why = f"{best}, the best {which}; its retain loss is {places[best].retain_told}" if best else "nothing to recover"
     return PaperClaim(text, NOT_IN_PAPER, ours, "recovered", verdict, why)
 
 

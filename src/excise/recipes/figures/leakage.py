@@ -196,7 +196,9 @@ def _size_plot(found: Mapping[str, Sequence[Leakage]], labels: Mapping[str, str]
         )
         for number, (size, of) in enumerate(found.items())
     ]
-    return Plot("Leakage by model size", "undiscovered forget data, %", "leakage", series)
+    all_bounds = all(one.upper_bound for of in found.values() for one in of)
+    y = "leakage, at most" if all_bounds else "leakage"
+    return Plot("Leakage by model size", "undiscovered forget data, %", y, series)
 
 
 def _size_claim(text: str, paper: str, found: Mapping[str, Sequence[Leakage]], scale: Scale) -> PaperClaim:

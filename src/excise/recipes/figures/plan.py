@@ -137,16 +137,9 @@ def name_of(run: PlannedRun) -> str:
     decisive = to_dict(override(config, {**NOT_OUTCOME, "data.source": source}))
     unlearning = run.unlearning and to_dict(run.unlearning)
     digest = hashlib.sha256(json.dumps([decisive, unlearning], sort_keys=True).encode()).hexdigest()[:8]
-    method = method_of(run)
+    method = run.unlearning.method if run.unlearning else config.method
     share = f"-u{data.undiscovered_share:g}" if data.undiscovered_share else ""
     return f"{method}-{source}{share}-seed{config.train.seed}-{digest}"
-
-
-def method_of(run: PlannedRun) -> str:
-    if run.unlearning:
-        return run.unlearning.method
-    rule = run.config.routing.rule
-    return f"{'no' if run.config.data.filter == 'none' else run.config.data.filter}_filter" if rule == "none" else rule
 
 
 def _of_seed(run: PlannedRun, seed: int, shorten: Shorten) -> PlannedRun:

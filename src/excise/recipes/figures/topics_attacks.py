@@ -138,13 +138,12 @@ def lead_claim(text: str, paper: str, attacks: Attacks, bound: float) -> PaperCl
     if nothing := nothing_forgotten(attacks, "sgtm"):
         return PaperClaim(text, paper, None, unit, None, nothing)
     pairs = list(zip(attacks["sgtm"], attacks["strict_filter"], strict=True))
-    leads = [lead_steps(mine, theirs) for mine, theirs in pairs]
-    shares = over_seeds([min(1, lead / mine.steps) for lead, (mine, _) in zip(leads, pairs, strict=True)])
+    leads = [min(mine.steps, lead_steps(mine, theirs)) for mine, theirs in pairs]
+    shares = over_seeds([lead / mine.steps for lead, (mine, _) in zip(leads, pairs, strict=True)])
     share = in_percent(at_most_1(shares))
-    why = (
-        f"of those to the loss without a filter, at most 100 %; it is above for {np.mean(leads):g} steps; holds above "
-    )
-    return PaperClaim(text, paper, share, unit, is_above(share, bound), f"{why}{bound:g} %")
+    of_seeds = ", ".join(f"{lead:.3g}" for lead in leads)
+    why = f"of those to the loss without a filter, of which it is above for {of_seeds}; holds above {bound:g} %"
+    return PaperClaim(text, paper, share, unit, is_above(share, bound), why)
 
 
 # --- Figure 6a -------------------------------------------------------------------------------------------------------

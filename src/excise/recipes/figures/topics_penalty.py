@@ -9,10 +9,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalty, fit_law
+from excise.evals.compute_penalty import BaselineRun, ScalingLaw, compute_penalty, fit_law, seeds_by_size
 from excise.evals.figure import Bars, Estimate, PaperClaim, Plot, Point, Scale, Series
 from excise.recipes.figures.bilingual_runs import SEEDS, parameters_of
-from excise.recipes.figures.estimates import every, in_percent, is_above, is_below, loss_difference, losses_of
+from excise.recipes.figures.estimates import (
+    every,
+    in_percent,
+    is_above,
+    is_below,
+    loss_difference,
+    losses_of,
+    over_seeds,
+)
 from excise.recipes.figures.planned import Drawing, Figure, Group, PlannedRun, Sources
 from excise.recipes.figures.topics import ADJACENT, FILTERS, GENERAL, LABELS, MEANS, SMALL_PENALTY, main_runs
 from excise.recipes.figures.topics_runs import SIZES, largest, of_size, setup, standard, variant
@@ -23,7 +31,10 @@ PENALTY, PERCENT = "compute penalty, %", "% of the compute without a filter"
 ON_THE_LAW = 2.0
 """In percent: losses that bend away from a line by more follow no power law, however they fall. Set when runs of the small
 scale were first seen to bend, by 3 to 4 %."""
-NOT_DRAWN = "Intervals that reach below -100 % are not drawn; claims have them."
+OF_THE_LAW = (
+    "Intervals of 95 % are those of a line through so few sizes, of each of which seeds are one point; those that reach "
+    "further than the bars are cut off."
+)
 Runs = Mapping[str, Group]
 
 
@@ -85,11 +96,6 @@ class Penalties:
         return is_above(loss_difference(self.runs[one], self.runs[other], name, stage, table=MEANS))
 
 
-def drawn(penalty: Estimate) -> Estimate:
-    """A penalty as a bar, without an interval that would leave no room for the others."""
-    return penalty if penalty.low is None or penalty.low > -100 else Estimate(penalty.value)
-
-
 def no_law(error: ValueError) -> Drawing:
     return Drawing([], [PaperClaim("Losses fall with compute as power laws", "figure 8", None, "", None, str(error))])
 
@@ -108,20 +114,20 @@ def draw_laws(runs: Runs, scale: Scale) -> Drawing:
 
 
 def _law_plot(title: str, law: ScalingLaw, runs: Sequence[BaselineRun]) -> Plot:
-    labelled = {run.parameters: run for run in reversed(runs)}  # one of each size
-    of_runs = [
+    sizes = seeds_by_size(runs)
+    of_sizes = [
         Point(
-            Estimate(run.compute),
-            Estimate(run.loss),
-            f"{run.parameters / 1e6:.3g}M parameters" if labelled[run.parameters] is run else "",
+            Estimate(seeds[0].compute),
+            over_seeds([run.loss for run in seeds]),
+            f"{seeds[0].parameters / 1e6:.2g}M",
         )
-        for run in runs
+        for seeds in sizes
     ]
-    ends = min(run.compute for run in runs), max(run.compute for run in runs)
+    ends = sizes[0][0].compute, sizes[-1][0].compute
     fitted = [Point(Estimate(x), Estimate(law.alpha * x**-law.beta)) for x in np.geomspace(*ends, 20).tolist()]
     series = [
-        Series("no_filter", "No filter", of_runs, line=False),
-        Series("equal", f"{law.alpha:.3g} x C^-{law.beta:.3g}", fitted, markers=False),
+        Series("no_filter", "No filter", of_sizes, line=False),
+        Series("equal", f"{title}: {law.alpha:.3g} x C^-{law.beta:.3g}", fitted, markers=False),
     ]
     return Plot(title, "compute C, FLOPs", "loss, calibrated", series, x_log=True, y_log=True)
 
@@ -134,7 +140,7 @@ def _law_claim(title: str, law: ScalingLaw) -> PaperClaim:
         slope,
         "beta",
         every([is_above(slope), law.off < ON_THE_LAW]),
-        f"runs are off the law by {law.off:.2g} % (standard deviation); holds above 0 where that is below {ON_THE_LAW:g} %",
+        f"sizes are off the law by {law.off:.2g} % (standard deviation); holds above 0 where that is below {ON_THE_LAW:g} %",
     )
 
 
@@ -143,7 +149,9 @@ FIGURE_8 = Figure(
     title="Scaling laws of training without a filter",
     section="appendix B",
     caption="Calibrated losses, the mean over categories, and compute as 6 x parameters x tokens; tokens grow with "
-    "parameters.",
+    "parameters, which stand beside the points. Intervals of points are over seeds, those of slopes of a line through so few "
+    "sizes.",
+    intervals="",
     runs=law_runs,
     draw=draw_laws,
 )
@@ -163,7 +171,7 @@ def penalty_runs(scale: Scale, sources: Sources) -> dict[str, PlannedRun]:
 def draw_penalties(runs: Runs, scale: Scale) -> Drawing:
     found = Penalties(runs, scale)
     try:
-        bars = {method: [drawn(found.of(method, name)) for name in SETS] for method in METHODS}
+        bars = {method: [found.of(method, name) for name in SETS] for method in METHODS}
     except ValueError as error:
         return no_law(error)
     biology, adjacent, general = ({method: found.of(method, name) for method in METHODS} for name in SETS)
@@ -247,7 +255,8 @@ FIGURE_9 = Figure(
     section="appendix B",
     caption="How much less compute training without a filter would need for the same loss, by the laws of figure 8; "
     "negative where a method is better than that; where losses follow no law, only claims that the losses decide are judged. "
-    f"{another_model()} {NOT_DRAWN}",
+    f"{another_model()}",
+    intervals=OF_THE_LAW,
     runs=penalty_runs,
     draw=draw_penalties,
 )
@@ -295,7 +304,7 @@ def draw_before_ablation(runs: Runs, scale: Scale) -> Drawing:
 def ablation_bars(found: Penalties, name: str) -> Bars:
     """On one test set, what each configuration and each filter costs before and after ablation."""
     methods = CONFIGURATIONS | {of: LABELS[of] for of in FILTERS if of != "no_filter"}
-    bars = {key: [drawn(found.of(of, name, stage)) for of in methods] for key, (_, stage) in STAGES.items()}
+    bars = {key: [found.of(of, name, stage) for of in methods] for key, (_, stage) in STAGES.items()}
     labels = {key: label for key, (label, _) in STAGES.items()}
     return Bars(SETS[name], PENALTY, list(methods.values()), bars, labels)
 
@@ -352,7 +361,8 @@ FIGURE_10 = Figure(
     section="appendix C",
     caption="Three configurations of SGTM with modules of growing size, and filters, which have nothing to ablate: their bars "
     "are the same model, calibrated in the second (the paper has a diamond for both). Joint embeddings have a quarter of the "
-    f"general data labelled retain, the others a tenth. {another_model()} {NOT_DRAWN}",
+    f"general data labelled retain, the others a tenth. {another_model()}",
+    intervals=OF_THE_LAW,
     runs=ablation_runs,
     draw=draw_before_ablation,
 )

@@ -74,6 +74,34 @@ def test_micro_batch_of_one_label_equals_the_masked_path(rule, embeddings, norms
                 torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-5 * float(b.grad.norm()))
 
 
+def uniform_batch(label):
+    documents = random_documents(6)
+    return batch_of(documents, [[label] * len(document) for document in documents])
+
+
+def test_a_micro_batch_of_forget_data_computes_no_gradient_of_retain_parameters():
+    """None, and not zeros: the output head's is left out too."""
+    routing = routing_for("sgtm", 2, embeddings="retain", norms="retain")
+    model = small_model(routing)
+    backward_from(model, uniform_batch(2), single_route(routing.effects[2]))
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is not None) == (part_of(name) == "forget/spanish"), name
+
+
+def test_a_micro_batch_of_retain_data_computes_no_heads_and_units_of_modules():
+    routing = routing_for("sgtm", 2)
+    model = small_model(routing)
+    widths = []
+    for block in model.blocks:
+        for layer in (block.attention.qkv, block.mlp.up):
+            layer.register_forward_hook(lambda layer, _, y: widths.append((y.shape[-1], len(layer.weight["retain"]))))
+    backward_from(model, uniform_batch(1), single_route(routing.effects[1]))
+    assert len(widths) == 2 * len(model.blocks)
+    assert all(computed == of_core for computed, of_core in widths)
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == part_of(name).startswith("forget/"), name
+
+
 @pytest.mark.parametrize("rule", ROUTED_RULES)
 def test_forget_data_gives_theta_retain_no_gradient(rule):
     routing = routing_for(rule, 2, embeddings="joint")

@@ -14,7 +14,7 @@ from excise.model.ablation import ablate
 from excise.model.gpt import GPT
 from excise.routing.head import CHUNK
 from excise.routing.partition import partition
-from excise.routing.route import PLAIN, mixed_route, single_route
+from excise.routing.route import PLAIN, Route, mixed_route, single_route
 from excise.train.step import accumulate, routed_losses
 from tests.reference import naive_gradients
 from tests.routing.test_gradients import assert_gradients_equal
@@ -66,6 +66,31 @@ def test_a_micro_batch_of_one_label_equals_the_masked_path(rule):
                 assert b.grad is None or not b.grad.any(), name
             else:
                 torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-5 * float(b.grad.norm()))
+
+
+@pytest.mark.parametrize("head", ["losses", "logits"])
+def test_documents_that_freeze_a_module_give_its_vectors_no_gradient(head):
+    """As if these documents had no loss; or, all of them, none at all."""
+    routing, part = routing_for("sgtm"), "forget/spanish"
+    batch = batch_of(*documents_of_all_labels(routing))
+    retain = (batch.labels == 1).unsqueeze(-1)
+
+    def gradient(frozen, weights):
+        model, route = small_model(routing, own=own_of(routing)), Route(freeze={part: frozen})
+        hidden = model.hidden(**batch.inputs, route=route)
+        if head == "losses":
+            total = model.losses(hidden, batch.targets, weights, route)[0]
+        else:
+            losses = torch.nn.functional.cross_entropy(model.logits(hidden, route).mT, batch.targets, reduction="none")
+            total = (losses * weights).sum()
+        total.backward()
+        return model.tokens.weight[part].grad
+
+    every = torch.ones(batch.targets.shape)
+    expected = gradient(False, (~retain).squeeze(-1).float())
+    torch.testing.assert_close(gradient(retain, every), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(gradient(False, every), expected)
+    assert gradient(True, every) is None
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -1,5 +1,8 @@
 """What one optimizer step moves: the claims about frozen parameters, weights and clipping."""
 
+import copy
+import dataclasses
+
 import pytest
 import torch
 
@@ -9,7 +12,15 @@ from excise.routing.route import PLAIN, single_route
 from excise.train.loop import build_optimizer
 from excise.train.run import TrainConfig
 from excise.train.step import accumulate, clip_by_part, route_of
-from tests.small import ROUTED_RULES, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
+from tests.small import (
+    ROUTED_RULES,
+    SMALL,
+    batch_of,
+    documents_of_all_labels,
+    random_documents,
+    routing_for,
+    small_model,
+)
 
 
 def batch_with(label):
@@ -155,14 +166,15 @@ def test_modules_learn_at_a_rate_of_their_own():
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler about itself
+@pytest.mark.parametrize("norms", ["joint", "retain"])
 @pytest.mark.parametrize("rule", ["none", "sgtm", "gradient_routing", "activation_masking"])
-def test_compiled_blocks_give_the_same_gradients(rule):
+def test_compiled_blocks_give_the_same_gradients(rule, norms):
     """In one graph each, without a break, whether labels are mixed or not; traced here, and compiled on a GPU."""
     torch._dynamo.reset()
-    routing = routing_for(rule)
+    routing = routing_for(rule, norms=norms)
     documents, labels = documents_of_all_labels(routing)
-    batches = [batch_of(documents, labels), batch_of(documents, [[2] * len(document) for document in documents])]
-    for batch in batches:
+    of_one_label = ([[label] * len(document) for document in documents] for label in range(3))
+    for batch in (batch_of(documents, of) for of in (labels, *of_one_label)):
         gradients = []
         for compiled in (False, True):
             model = small_model(routing)
@@ -209,16 +221,50 @@ def test_each_kind_of_micro_batch_is_compiled_once_for_its_shape():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("rule", ["none", "sgtm", "gradient_routing"])
-def test_compiled_blocks_compute_the_same_where_no_gradient_is_wanted(rule):
-    """As when a run is evaluated while it trains."""
+def test_a_copy_of_a_compiled_model_computes_with_its_own_parameters():
+    """As attacks and unlearning copy the model that a training returns."""
     torch._dynamo.reset()
-    routing = routing_for(rule)
+    routing = routing_for("sgtm")
     batch = batch_of(*documents_of_all_labels(routing))
-    model = small_model(routing)
-    routes = [PLAIN, route_of(batch, routing.effects), *map(single_route, routing.effects)]
+    plain, model = small_model(routing), small_model(routing)
+    compile_blocks(model, backend="aot_eager")
+    accumulate(model, [batch], routing)
+    copied = copy.deepcopy(model)
     with torch.no_grad():
-        expected = [model.hidden(**batch.inputs, route=route) for route in routes]
-        compile_blocks(model, backend="aot_eager")
-        for route, hidden in zip(routes, expected, strict=True):
-            torch.testing.assert_close(model.hidden(**batch.inputs, route=route), hidden)
+        for parameter, same in zip(plain.parameters(), copied.parameters(), strict=True):
+            parameter *= 0.5
+            same *= 0.5
+        torch.testing.assert_close(copied.hidden(**batch.inputs), plain.hidden(**batch.inputs))
+    model.zero_grad()
+    accumulate(plain, [batch], routing)
+    accumulate(copied, [batch], routing)
+    for (name, expected), found in zip(plain.named_parameters(), copied.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-7, msg=name)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_process_compiles_as_many_models_as_it_trains():
+    torch._dynamo.reset()
+    routing = routing_for("sgtm")
+    batches = [batch_of(random_documents(3), [[label] * len(d) for d in random_documents(3)]) for label in range(3)]
+    for d_mlp in range(6, 42):
+        model = small_model(routing, dataclasses.replace(SMALL, n_layers=2, d_mlp=d_mlp))
+        compile_blocks(model, backend=lambda graph, inputs: graph.forward)
+        accumulate(model, batches, routing)
+
+
+def test_where_no_gradient_is_wanted_nothing_is_compiled():
+    """As when a run is evaluated while it trains, in batches of many shapes."""
+
+    def backend(graph, inputs):
+        raise AssertionError("compiled")
+
+    routing = routing_for("sgtm")
+    batch = batch_of(*documents_of_all_labels(routing))
+    model, plain = small_model(routing), small_model(routing)
+    compile_blocks(model, backend)
+    with torch.no_grad():
+        for route in (PLAIN, route_of(batch, routing.effects), *map(single_route, routing.effects)):
+            hidden = model.hidden(**batch.inputs, route=route)
+            torch.testing.assert_close(hidden, plain.hidden(**batch.inputs, route=route))

@@ -9,6 +9,7 @@ Shapes: B rows, T positions, D d_model, H heads present, K head size, V vocabula
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from excise.routing.route import PLAIN, Route
 from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable, normal, stored
 
 INITIAL_STD = 0.02
+MOST_GRAPHS = 4096
+"""That a process may compile: kinds of micro-batch times reaches of attention times shapes of all models that it trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,15 +230,17 @@ def compile_blocks(model: GPT, backend: str | Callable[..., Any] = "inductor") -
     Where no gradient is wanted they run as they are: evaluation has batches of many shapes, each of which would be compiled,
     and none of which may loosen what is known of the shapes in training.
     """
-    # Two reaches, and as many kinds of micro-batch as there are labels and mixtures.
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):  # over all models that a process trains
+        setattr(torch._dynamo.config, limit, max(MOST_GRAPHS, getattr(torch._dynamo.config, limit)))
     for layer in (*model.blocks, model.norm):
-        compiled = torch.compile(layer.forward, fullgraph=True, dynamic=False, backend=backend)
-        layer.forward = _for_training(compiled, layer.forward)
+        plain = type(layer).forward
+        compiled = torch.compile(plain, fullgraph=True, dynamic=False, backend=backend)
+        # A method, which a copy of the model binds to its own layer.
+        layer.forward = MethodType(_for_training(compiled, plain), layer)
 
 
 def _for_training(compiled: Callable[..., Tensor], plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda *inputs: (compiled if torch.is_grad_enabled() else plain)(*inputs)
+    return lambda layer, *inputs: (compiled if torch.is_grad_enabled() else plain)(layer, *inputs)
 
 
 def check_sizes(config: GPTConfig, partition: Partition) -> None:

@@ -37,6 +37,8 @@ class AddedRows:
     weight: Tensor
     hidden: Rows
     """Rows of the batch that do not see them, never all."""
+    frozen: Rows = False
+    """Rows that give them no gradient."""
 
 
 def head_losses(
@@ -59,7 +61,7 @@ def head_losses(
         weight,
         bias,
         _flat(frozen),
-        [replace(rows, hidden=_flat(rows.hidden)) for rows in added],
+        [replace(rows, hidden=_flat(rows.hidden), frozen=_flat(rows.frozen)) for rows in added],
         targets.clamp_min(0).flatten(),
         (weights * counted).flatten(),
         *(rows.weight for rows in added),
@@ -209,11 +211,11 @@ class _HeadLosses(torch.autograd.Function):
         needs_hidden, needs_head = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         dhidden = torch.empty_like(hidden) if needs_hidden else None
         dhead = weight.new_zeros(len(head), D + BIAS_COLUMNS[device]) if needs_head and frozen is not True else None
-        dadded = [torch.zeros_like(of.weight) if needs_head else None for of in added]
+        dadded = [torch.zeros_like(of.weight) if needs_head and of.frozen is not True else None for of in added]
         losses = torch.empty_like(weights)
         weights = weights.unsqueeze(-1)  # N 1
         head_weights = hide(weights, frozen)
-        added_weights = [hide(weights, of.hidden) for of in added]
+        added_weights = [hide(hide(weights, of.hidden), of.frozen) for of in added]
         for start in range(0, len(targets), chunk):
             here = slice(start, start + chunk)
             gated = [replace(of, hidden=rows[here]) for of, rows in gates]

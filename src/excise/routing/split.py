@@ -155,7 +155,8 @@ class TokenTable(nn.Module):
         core = self.look_up(self.part, self.weight[self.part], ids)
         vectors = stop_gradient(core, route.freeze.get(self.part, False))
         for module in self._seen(route):
-            vectors = vectors + hide(self.look_up(module, self.weight[module], ids), route.hide.get(module, False))
+            own = stop_gradient(self.look_up(module, self.weight[module], ids), route.freeze.get(module, False))
+            vectors = vectors + hide(own, route.hide.get(module, False))
         return vectors
 
     def look_up(self, part: str, table: Tensor, ids: Tensor) -> Tensor:
@@ -181,7 +182,9 @@ class TokenTable(nn.Module):
     def added(self, route: Route) -> list[AddedRows]:
         """What modules add to the output head, by place."""
         return [
-            AddedRows(self.modules_at[part], self.weight[part], route.hide.get(part, False))
+            AddedRows(
+                self.modules_at[part], self.weight[part], route.hide.get(part, False), route.freeze.get(part, False)
+            )
             for part in self._seen(route)
         ]
 
@@ -190,7 +193,7 @@ class TokenTable(nn.Module):
         frozen = route.freeze.get(self.part, False)
         y = routed_linear(x, [self.weight[self.part]], [frozen], OUTPUT, [], [])
         for part in self._seen(route):
-            added = nn.functional.linear(x, self.weight[part])
+            added = routed_linear(x, [self.weight[part]], [route.freeze.get(part, False)], OUTPUT, [], [])
             y = y.index_add(-1, self.tokens_of(part), hide(added, route.hide.get(part, False)))
         return y
 

@@ -1,9 +1,9 @@
-"""What evaluation costs against the forward half of training on the same packed rows, at the paper's 8M.
+"""What evaluation costs against the forward half of training on the same packed rows.
 
-    python benchmarks/evaluate.py [--tokens 65536] [--precision bfloat16]
+    python benchmarks/evaluate.py [--recipe tinystories_8m] [--tokens 65536] [--precision bfloat16]
 
-Both halves of a training step are timed as they are in training; the forward half is the blocks and the plain output
-head with its loss, with everything kept that a backward pass would need.
+Nothing is compiled or recorded. The forward half of a training step is the blocks and the plain output head with its loss,
+with everything kept that a backward pass would need.
 """
 
 import argparse

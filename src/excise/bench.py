@@ -6,6 +6,7 @@ machine was seen to do in the same run. Tokens are real ones: padding does not c
 
 import gc
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from excise.routing.kernels import HAS_KERNELS
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
 from excise.train.loop import autocast, build_optimizer, pick_device, pick_precision
-from excise.train.recorded import RecordedPasses
+from excise.train.recorded import passes_for
 from excise.train.run import Precision, TrainConfig
 from excise.train.step import Passes, accumulate_passes
 
@@ -56,7 +57,8 @@ N_MICRO_BATCHES = 20
 N_STEPS = 5
 """Steps in any other epoch."""
 IN_A_ROW = 20
-"""Steps between two looks at the clock on a GPU: it is given its next step while it does the one before, as in training."""
+"""Steps at the least between two looks at the clock on a GPU: it is given its next step while it does the one before, as in
+training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,9 +290,7 @@ def stepper(
     n_steps = N_MICRO_BATCHES // micro_batches if mixing == "micro_batches" else N_STEPS
     loader = Loader(documents(config, mix, n_steps), batch, seed=0)
     batches = loader.steps(itertools.count(), device)
-    passes = Passes(model, routing, autocast(train, device))
-    if config.compile != "off" and device.type == "cuda":
-        passes = RecordedPasses(passes, (rows, size.context))
+    passes = passes_for(Passes(model, routing, autocast(train, device)), config.compile, (rows, size.context))
 
     def step() -> None:
         accumulate_passes(passes, next(batches))
@@ -298,7 +298,7 @@ def stepper(
 
     in_a_row = 1 if mixing == "rows" else loader.steps_per_epoch
     if device.type == "cuda":
-        in_a_row = IN_A_ROW  # whole epochs of either
+        in_a_row = loader.steps_per_epoch * math.ceil(IN_A_ROW / loader.steps_per_epoch)  # whole epochs
     return Stepper(step, loader.tokens_per_epoch / loader.steps_per_epoch, in_a_row)
 
 

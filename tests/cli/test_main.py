@@ -215,17 +215,32 @@ def test_losses_after_ablation_are_followed_live(tmp_path, capsys):
     assert "losses" in json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-def test_the_table_of_a_benchmark_fits_a_terminal_and_its_words_are_explained_below(monkeypatch, capsys):
+def test_the_table_of_a_benchmark_fits_a_terminal_and_its_words_are_explained_below(tmp_path, monkeypatch, capsys):
     timing = Timing("SGTM, one label a micro-batch", 2460.0, 1665.0, [1665.0], 0.958, 0.472, None, None, 1.7, 0.1)
     results = BenchResults(BenchConfig(), "2 CPU threads", "2.13", "bfloat16", 4_300_000, 0.13, [timing])
     monkeypatch.setattr("excise.bench.bench", lambda config: results)
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["bench"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert main(["bench", "--out", str(tmp_path / "bench.json")]) == 0
+    *lines, wrote = capsys.readouterr().out.splitlines()
+    assert wrote.startswith("wrote ")
     assert max(map(len, lines)) <= 80
-    assert "about 15 s a round" in lines[0]
+    assert "15 to 25 s" in lines[0]
     heads = next(i for i, line in enumerate(lines) if line.startswith("variant"))
-    assert all(any(line.startswith(word) for line in lines[heads:]) for word in ("tokens/s", "to plain", "set-up"))
+    words = ("tokens/s", "to plain", "in quarters", "set-up", "--reference")
+    assert all(any(line.startswith(word) for line in lines[heads:]) for word in words)
+    written = json.loads((tmp_path / "bench.json").read_text())
+    assert written["timings"][0]["milliseconds"] == 1665.0
+
+
+def test_the_memory_of_a_gpu_is_in_the_table_of_a_benchmark(monkeypatch, capsys):
+    timing = Timing("plain training", 3e6, 21.2, [21.2], 1.0, 0.18, 12.04, 8.71, 16.1, 16.1)
+    results = BenchResults(BenchConfig(size="8m"), "H200", "2.11", "bfloat16", 7_700_000, 790.0, [timing])
+    monkeypatch.setattr("excise.bench.bench", lambda config: results)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["bench", "--size", "8m"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("GB", "in use", "12.0", "8.7"))
+    assert "15 to 25 s" not in shown, "which is of the size tiny"
 
 
 def test_a_training_that_diverges_stops_with_one_sentence(tmp_path, capsys):

@@ -30,7 +30,7 @@ from excise.train.checkpoint import (
     read_manifest,
     save_checkpoint,
 )
-from excise.train.recorded import RecordedPasses
+from excise.train.recorded import passes_for
 from excise.train.run import DataDigests, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
 from excise.train.step import Passes, accumulate_passes, clip_by_part
@@ -158,11 +158,11 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         tell_start(run, data, own, device, n_steps)
     tokens, start = done.tokens, time.perf_counter() - done.seconds
 
-    passes, goes_on = Passes(model, run.routing, autocast(config, device)), done.step < n_steps
-    if goes_on and compiles(config, device, n_steps):
-        compile_blocks(model)
-    if goes_on and device.type == "cuda" and config.compile != "off":
-        passes = RecordedPasses(passes, (run.batch.rows_per_micro_batch, run.batch.context))
+    passes = Passes(model, run.routing, autocast(config, device))
+    if done.step < n_steps:
+        if compiles(config, device, n_steps):
+            compile_blocks(model)
+        passes = passes_for(passes, config.compile, (run.batch.rows_per_micro_batch, run.batch.context))
 
     steps = range(done.step, n_steps)
     with interrupts_deferred() as interrupted:

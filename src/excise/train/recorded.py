@@ -30,6 +30,12 @@ class Recording:
         return self.total
 
 
+def passes_for(plain: Passes, compile_option: str, shape: tuple[int, int]) -> Passes:
+    """Recorded passes for micro-batches of a shape on a GPU, unless nothing is to be compiled."""
+    on_gpu = next(plain.model.parameters()).is_cuda
+    return RecordedPasses(plain, shape) if on_gpu and compile_option != "off" else plain
+
+
 class RecordedPasses(Passes):
     """Passes recorded as a CUDA graph once for each kind of micro-batch; those of another shape are done as usual."""
 

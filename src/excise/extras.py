@@ -1,5 +1,6 @@
 """Libraries that only some work needs, and that are installed with an extra of the package."""
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -12,5 +13,5 @@ def needs(module: str, extra: str) -> Any:
         missing = (error.name or module).partition(".")[0]
         if missing != module.partition(".")[0]:
             raise
-        install = f"pip install --editable '.[{extra}]'"
+        install = f"{sys.executable} -m pip install --editable '.[{extra}]'"
         raise ValueError(f"this needs {missing}; install it in a clone of Excise with: {install}") from None

@@ -83,6 +83,13 @@ def test_every_command_explains_itself(command, capsys):
         (["sample", "nowhere", "--prompt", "a"], "there is no folder nowhere"),
         (["ablate", "nowhere", "--to", "elsewhere"], "there is no folder nowhere"),
         (["ablate"], "required"),
+        (
+            ["prepare", "stories", "--labels", "nowhere", "--out", "data"],
+            "nowhere holds no labels.jsonl.gz; write it with",
+        ),
+        (["evaluate", "nowhere", "--prompts", "a"], "--prompts are continued by the measure samples; name it too"),
+        (["reproduce", "--out", "x"], "unknown option --out; did you mean --directory?"),
+        (["prepare", "stories", "--directory", "x"], "unknown option --directory; did you mean --out?"),
         (["demo", "--sed", "1"], "unknown option --sed; did you mean --seed?"),
         (["demo", "--xyz", "1"], "unknown option --xyz (excise demo --help lists the options)"),
         (["demo", "again"], "Unrecognized options: again"),
@@ -100,6 +107,14 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(args, message, caps
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_source_that_was_not_prepared_is_told_from_a_folder_that_is_not_there(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("A text.")
+    assert main(["train", "demo", "--data.source", "texts"]) == 2
+    assert "make it with: excise prepare texts --out texts-prepared" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("deeper", ["", "more"])

@@ -64,9 +64,10 @@ def test_a_run_without_modules_has_no_token_vectors(data, tmp_path):
     assert list(model.tokens.weight) == ["joint"]
 
 
-def test_a_share_that_no_token_reaches_gives_vectors_for_none(data, tmp_path):
+def test_a_share_that_no_token_reaches_gives_vectors_for_none(data, tmp_path, caplog):
     run = small_run(**{"routing.forget_tokens": 0.9999, "train.budget.amount": 2})
     train(run, data, tmp_path)
+    assert "the module of spanish has vectors for no token" in caplog.text
     assert RunDirectory(tmp_path).own_tokens() == {}
     assert list(load_run(tmp_path)[0].tokens.weight) == ["joint"]
 

@@ -12,6 +12,8 @@ import tyro
 from excise.labels import nearest
 
 T = TypeVar("T")
+FOLDERS = ("--out", "--to", "--directory")
+"""What a folder to write to is called, by command."""
 
 
 def parse(kind: Callable[..., T], args: Sequence[str], command: str, default: Any = None) -> T:
@@ -42,7 +44,8 @@ def misspelt(args: Sequence[str], known: Sequence[str]) -> str:
     for given in (word.partition("=")[0] for word in args if word.startswith("--")):
         option = given.replace("_", "-")
         if option not in known:
-            close = difflib.get_close_matches(option, known, n=1)
+            folders = [other for other in FOLDERS if other in known and option in FOLDERS]
+            close = folders or difflib.get_close_matches(option, known, n=1)
             return f"unknown option {given}; did you mean {close[0]}?" if close else f"unknown option {given}"
     return ""
 

@@ -52,6 +52,8 @@ def main(args: Sequence[str]) -> int:
         raise ValueError("name at least one run to evaluate: excise evaluate RUN...")
     if arguments.roc and not arguments.surface:
         raise ValueError("a ROC curve is drawn over a surface; name a folder for it with --surface")
+    if arguments.options.prompts and "samples" not in arguments.measures:
+        raise ValueError("--prompts are continued by the measure samples; name it too: --measures losses samples")
     from excise.cli.progress import spinner
     from excise.evals.measures import MEASURES
     from excise.evals.results import add_measures

@@ -85,7 +85,8 @@ def rough_tests(folder: Path, manifest: Manifest) -> str:
     more = f" and {len(few) - N_NAMED} more" if len(few) > N_NAMED else ""
     return (
         f"under {FEW} test documents of {', '.join(named)}{more}, of which some go to calibration: their losses will be "
-        "rough; prepare with a higher --test-share or --test-per-category where they matter\n"
+        "rough; where they matter, prepare with a higher --test-share, or with --test-per-category, which takes at most half "
+        "of a category\n"
     )
 
 

@@ -15,7 +15,7 @@ from excise.labels import nearest
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 COMMANDS = {
-    "demo": "train four small bilingual models and show what removing Spanish leaves (3 minutes on two cores)",
+    "demo": "train four small bilingual models and show what removing Spanish leaves (minutes on two cores)",
     "prepare": "tokenise a source into shards: excise prepare my-texts --out data",
     "label": "label a source with a classifier: excise label texts --domain biology --examples FILE --out labels",
     "translate": "translate stories into Spanish: excise translate stories.jsonl --out bilingual",

@@ -107,7 +107,9 @@ def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     """The splits of a source; a domain without documents or an empty split is an error."""
     splits, tokenizer, sha256 = _splits(config)
     if TEST not in splits:
-        raise ValueError(f"{config.source} has no test documents; prepare it with a test_share above 0")
+        raise ValueError(
+            f"{config.source} has no test documents; prepare it with a higher --test-share, or with --test-per-category"
+        )
     _check_categories(config, splits, domains)
     train = splits[TRAIN]
     truth = _truth(train.categories, config, domains)

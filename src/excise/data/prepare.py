@@ -229,6 +229,8 @@ def _sample(source: Source, config: PrepareConfig) -> list[str]:
 def _plan(source: Source, config: PrepareConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Everything that decides the bytes of the shards."""
     options = {name: value for name, value in asdict(config).items() if name != "source"}
+    if config.labels and not (Path(config.labels) / LABELS).exists():
+        raise ValueError(f"{config.labels} holds no {LABELS}; write it with: excise label SOURCE --out {config.labels}")
     labels = sha256_of(Path(config.labels) / LABELS) if config.labels else ""
     described = {"tokenizer": tokenizer.sha256, "labels": labels, "fields": asdict(config.source.fields)}
     if config.tokenizer.startswith("train:"):

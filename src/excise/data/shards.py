@@ -141,7 +141,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def read_manifest(folder: Path) -> Manifest:
     if not is_prepared(folder):
-        raise ValueError(f"{folder} holds no prepared data; make it with: excise prepare SOURCE --out {folder}")
+        holds_something = folder.is_dir() and any(folder.iterdir())
+        source, out = (folder, f"{folder}-prepared") if holds_something else ("SOURCE", folder)
+        raise ValueError(f"{folder} holds no prepared data; make it with: excise prepare {source} --out {out}")
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         shards = tuple(map(_shard, values.pop("shards")))

@@ -295,7 +295,7 @@ def _runs(runs: Sequence[RunLine]) -> str:
     if not runs:
         return ""
     seeds, tokens = len({run.seed for run in runs}), sorted(run.tokens for run in runs)
-    each = count(tokens[0]) if tokens[0] == tokens[-1] else f"{count(tokens[0])} to {count(tokens[-1])}"
+    each = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
     head = ("Run", "seed", "parameters", "steps", "tokens", "first loss", "last loss", "checkpoint")
     rows = (
         html_row(

@@ -215,9 +215,17 @@ def tell_start(run: RunConfig, data: Data, own: OwnTokens, device: torch.device,
             n_steps,
         )
     for domain in run.routing.modules if run.routing.forget_tokens else ():
-        mine = own.get(domain, ())
-        some = " ".join(repr(data.tokenizer.decode([token])) for token in mine[:8])
-        logger.info("the module of %s has vectors for %d tokens: %s ...", domain, len(mine), some)
+        words = sorted((data.tokenizer.decode([token]) for token in own.get(domain, ())), key=len, reverse=True)
+        if words:
+            some = " ".join(map(repr, words[:8]))
+            logger.info("the module of %s has vectors for %d tokens, the longest: %s", domain, len(words), some)
+        else:
+            logger.warning(
+                "the module of %s has vectors for no token: none is mostly its own (routing.forget_tokens=%g); label more "
+                "documents, or set a lower share",
+                domain,
+                run.routing.forget_tokens,
+            )
 
 
 def tokens_with_vectors(run: RunConfig, data: Data, files: RunDirectory | None) -> OwnTokens:

@@ -34,6 +34,11 @@ def at_most_1(estimate: Estimate) -> Estimate:
     return Estimate(min(1.0, estimate.value), low, high)
 
 
+def at_least_0(estimate: Estimate) -> Estimate:
+    """A share, which is never below."""
+    return Estimate(estimate.value, None if estimate.low is None else max(0.0, estimate.low), estimate.high)
+
+
 def paired(values: Sequence[float], others: Sequence[float]) -> Estimate:
     """How much higher numbers are than others of the same seeds."""
     return over_seeds([value - other for value, other in zip(values, others, strict=True)])

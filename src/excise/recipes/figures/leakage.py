@@ -242,7 +242,7 @@ def _largest_claims(found: Mapping[str, Sequence[Leakage]]) -> list[PaperClaim]:
             OF_TOKENS,
             every([check(one) for one in of for check in (some, low)]),
             f"the lowest of {size}, the highest is {most.leakage:.3g}; holds where all are above {LOWEST} and below {HIGHEST}, "
-            "as the ends are rounded",
+            f"as the ends are rounded{'; an upper bound is not known to be above' if least.upper_bound else ''}",
         ),
     ]
 

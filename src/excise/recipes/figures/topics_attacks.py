@@ -16,7 +16,17 @@ from excise.evals.relearning import AttackConfig, steps_to
 from excise.evals.token_losses import Floats, smoothed
 from excise.recipes.figures.bilingual_runs import SEEDS
 from excise.recipes.figures.curves import Axes, curve_of, share_of_training, tradeoff_series
-from excise.recipes.figures.estimates import LOSS, at_most_1, every, in_percent, is_above, is_below, loss, over_seeds
+from excise.recipes.figures.estimates import (
+    LOSS,
+    at_least_0,
+    at_most_1,
+    every,
+    in_percent,
+    is_above,
+    is_below,
+    loss,
+    over_seeds,
+)
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
 from excise.recipes.figures.topics import GENERAL, LABELS, followed, main_runs
 from excise.recipes.figures.topics_runs import ATTACKS, CHECKPOINTS, RMU, setup
@@ -140,7 +150,7 @@ def lead_claim(text: str, paper: str, attacks: Attacks, bound: float) -> PaperCl
     pairs = list(zip(attacks["sgtm"], attacks["strict_filter"], strict=True))
     leads = [min(mine.steps, lead_steps(mine, theirs)) for mine, theirs in pairs]
     shares = over_seeds([lead / mine.steps for lead, (mine, _) in zip(leads, pairs, strict=True)])
-    share = in_percent(at_most_1(shares))
+    share = in_percent(at_least_0(at_most_1(shares)))
     of_seeds = ", ".join(f"{lead:.3g}" for lead in leads)
     why = f"of those to the loss without a filter, of which it is above for {of_seeds}; holds above {bound:g} %"
     return PaperClaim(text, paper, share, unit, is_above(share, bound), why)

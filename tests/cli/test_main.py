@@ -114,7 +114,7 @@ def test_a_source_that_was_not_prepared_is_told_from_a_folder_that_is_not_there(
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text("A text.")
     assert main(["train", "demo", "--data.source", "texts"]) == 2
-    assert "make it with: excise prepare texts --out texts-prepared" in capsys.readouterr().err
+    assert "make it with: excise prepare texts --out data" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("deeper", ["", "more"])

@@ -74,6 +74,11 @@ def test_seeds_of_a_size_do_not_narrow_the_interval():
     assert 0.92 <= np.mean(inside) <= 0.98
 
 
+def test_sizes_of_equal_compute_are_two_points():
+    runs = [BaselineRun(10, 40, 3.0), BaselineRun(20, 20, 3.1), BaselineRun(20, 80, 2.5)]
+    assert fit_law(runs).n_sizes == 3
+
+
 def test_the_penalty_is_the_share_of_compute_that_the_loss_does_not_need():
     runs, loss = baselines()
     measured = compute_penalty(fit_law(runs), loss(0.3 * runs[3].compute), runs[3])

@@ -653,6 +653,9 @@ def test_seeds_that_are_behind_at_different_retain_losses_do_not_refute_a_lead()
     assert [min(leads(dip, level)) for dip in dips] == pytest.approx([-0.1] * 3)
     assert not is_behind_somewhere(dips, [level] * 3)
     assert is_behind_somewhere(dips[:1] * 3, [level] * 3)
+    apart = [[(share, retain + far, forget) for share, retain, forget in level] for far in (0, 5)]
+    behind = [[(share, retain, forget - 0.5) for share, retain, forget in of] for of in apart]
+    assert is_behind_somewhere(behind, apart), "in each seed, though these have no retain loss in common"
 
 
 def test_the_library_needs_neither_tyro_nor_rich():

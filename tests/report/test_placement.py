@@ -150,6 +150,10 @@ def test_intervals_that_reach_further_than_the_bars_are_cut_off():
         {"sgtm": "SGTM", "rmu": "RMU"},
     )
     assert bar_limits(panel) == (-70, 90)
+    assert bar_limits(Bars("t", "y", ["a"], {"sgtm": [Estimate(0, -1, 1)]}, {"sgtm": "SGTM"})) == (-1, 1)
+    beyond = Bars("t", "y", ["a"], {"sgtm": [Estimate(50, 10, 1000)]}, {"sgtm": "SGTM"})
+    (number,) = re.findall(r'<text x="([\d.]+)" class="value"', reproduction_page([one_panel(beyond)]))
+    assert float(number) < 380, "so that the number beside a cut whisker is in the picture"
     page = reproduction_page([one_panel(panel)])
     (width,) = re.findall(r'viewBox="0 0 (\d+) \d+" role="img"', page)
     places = [

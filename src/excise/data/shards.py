@@ -141,8 +141,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def read_manifest(folder: Path) -> Manifest:
     if not is_prepared(folder):
-        holds_something = folder.is_dir() and any(folder.iterdir())
-        source, out = (folder, f"{folder}-prepared") if holds_something else ("SOURCE", folder)
+        is_source = any(folder.glob("*.txt")) or any(folder.glob("*.jsonl*")) or any(folder.glob("*.parquet"))
+        source, out = (folder, "data") if is_source else ("SOURCE", folder)
         raise ValueError(f"{folder} holds no prepared data; make it with: excise prepare {source} --out {out}")
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 SAME_COMPUTE = 1.01
-"""Runs whose compute differs by less than this factor are seeds of one size: packed rows hold a few tokens more or less."""
+"""Runs of one size whose compute differs by less than this factor are its seeds: packed rows hold a few tokens more or
+less."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ScalingLaw:
     beta: float
     beta_low: float | None
     beta_high: float | None
-    """The 95 % interval; null where two runs leave no residual to tell it from."""
+    """The 95 % interval; null where two sizes leave no residual to tell it from."""
     beta_error: float
     deviation: float
     """Of the log losses of sizes from the law."""
@@ -68,16 +69,17 @@ class ComputePenalty:
     compute_penalty: float
     low: float | None
     high: float | None
-    """The 95 % interval; null where the runs of the law are too few or too scattered to tell its slope from 0."""
+    """The 95 % interval; null where the sizes of the law are too few or too scattered to tell its slope from 0."""
     equivalent_compute: float
     baseline_compute: float
 
 
 def seeds_by_size(runs: Sequence[BaselineRun]) -> list[list[BaselineRun]]:
-    """Runs of the same compute together, the smallest first."""
+    """Runs of the same parameters and compute together, the smallest first."""
     found: list[list[BaselineRun]] = []
-    for run in sorted(runs, key=lambda run: run.compute):
-        if found and run.compute < SAME_COMPUTE * found[-1][0].compute:
+    for run in sorted(runs, key=lambda run: (run.parameters, run.compute)):
+        known = found[-1][0] if found else None
+        if known and run.parameters == known.parameters and run.compute < SAME_COMPUTE * known.compute:
             found[-1].append(run)
         else:
             found.append([run])
@@ -110,7 +112,8 @@ def compute_penalty(
 
     The baseline's compute is not the actual one but what the law gives for its loss, so that its own penalty is 0. The
     interval is Fieller's for a ratio, with Student's t: four sizes leave two degrees of freedom and little to resample.
-    A loss without a standard error is taken to scatter as the baselines do about the law.
+    A loss without a standard error is taken to scatter as the baselines do about the law. That the baseline is off the law
+    counts in full, though a method of its size may be off by as much: the interval is cautious.
     """
     equivalent, difference = law.equivalent_compute(loss), math.log(baseline.loss / loss)
     error = law.deviation if loss_error is None else loss_error / loss

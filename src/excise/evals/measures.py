@@ -221,8 +221,11 @@ def _penalty(found: Sequence[Results], subject: Subject, name: str, stage: str, 
     if not same_size:
         sizes = sorted({run.parameters for run in runs})
         raise ValueError(f"no baseline has the {parameters:,} parameters of {subject.directory}, only {sizes}")
-    mean = replace(same_size[0], loss=float(np.mean([run.loss for run in same_size])))
-    return compute_penalty(fit_law(runs), getattr(mine, stage), mean)
+    losses = [run.loss for run in same_size]
+    mean, error = replace(same_size[0], loss=float(np.mean(losses))), None
+    if len(losses) > 1:  # a run scatters as one seed does, and not as the means of several do about the law
+        error = float(np.std(losses, ddof=1))
+    return compute_penalty(fit_law(runs), getattr(mine, stage), mean, loss_error=error)
 
 
 def _baseline_runs(found: Sequence[Results], name: str, stage: str) -> list[BaselineRun]:

@@ -254,7 +254,6 @@ def done_of(planned: Plan, directory: Path) -> set[str]:
 def draw(figure: Figure, scale: Scale, groups: Mapping[str, Group]) -> FigureResults:
     """A figure with its runs, from what is known of them."""
     drawing: Drawing = figure.draw(groups, scale)
-    intervals = told(list(groups.values())) if figure.intervals is None else figure.intervals
     runs = {run.name: run for group in groups.values() for run in group}
     judged = groups.get(figure.no_filter, ())
     return FigureResults(
@@ -262,7 +261,7 @@ def draw(figure: Figure, scale: Scale, groups: Mapping[str, Group]) -> FigureRes
         title=figure.title,
         section=figure.section,
         scale=scale,
-        caption=f"{figure.caption} {intervals}".strip(),
+        caption=f"{figure.caption} {figure.of_intervals or told(list(groups.values()))}".strip(),
         panels=drawing.panels,
         claims=drawing.claims,
         runs=[line(run) for run in runs.values()],

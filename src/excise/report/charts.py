@@ -16,7 +16,18 @@ from typing import Any
 from excise.evals.figure import Bars, Estimate, Heat, Panel, Plot, Point, Series, Split, Table
 from excise.report.html import join
 from excise.report.numbers import decimals_of, estimate, number
-from excise.report.placement import Axis, Frame, Text, bar_limits, drawable, ends, is_banded, limits_of, place_texts
+from excise.report.placement import (
+    Axis,
+    Frame,
+    Text,
+    bar_limits,
+    cut_off,
+    drawable,
+    ends,
+    is_banded,
+    limits_of,
+    place_texts,
+)
 from excise.report.style import colour_of
 from excise.report.tables import heat_table, html_row, html_table, plain_table, split_table
 
@@ -323,7 +334,7 @@ def _bars(panel: Bars, legend: Legend) -> str:
     """Bars that lie, so that their names can be long and a phone is wide enough."""
     low, high = bar_limits(panel)
     x = Axis(low, high + ((high - low) or 1.0) * 0.15, False, 22, HALF.width - 8)
-    drawn, top = _groups(panel, legend, x)
+    drawn, top = _groups(panel, legend, x, (low, high))
     axis = f'<path class="base" d="M{x.at(0):.1f} 4V{top:.0f}"/>' + "".join(
         f'<path class="grid" d="M{at:.1f} 4V{top:.0f}"/><text class="middle" x="{at:.1f}" y="{top + 14:.0f}">{label}</text>'
         for at, label in _apart([(x.at(tick), label) for tick, label in x.ticks], HALF)
@@ -336,7 +347,7 @@ def _bars(panel: Bars, legend: Legend) -> str:
     )
 
 
-def _groups(panel: Bars, legend: Legend, x: Axis) -> tuple[str, float]:
+def _groups(panel: Bars, legend: Legend, x: Axis, limits: tuple[float, float]) -> tuple[str, float]:
     """All bars under the names of their groups, and how far down they reach."""
     top, drawn = 6.0, ""
     for i, group in enumerate(panel.groups):
@@ -345,19 +356,20 @@ def _groups(panel: Bars, legend: Legend, x: Axis) -> tuple[str, float]:
             drawn += f'<text class="group halo" x="0" y="{top:.0f}">{escape(line)}</text>'
         top += 7
         for method, label in panel.labels.items():
-            drawn += _bar(panel.bars[method][i], legend[method, label], group, x, top)
+            drawn += _bar(panel.bars[method][i], legend[method, label], group, x, limits, top)
             top += BAR + BAR_GAP
         top += GROUP_GAP
     return drawn, top
 
 
-def _bar(of: Estimate | None, entry: Entry, group: str, x: Axis, top: float) -> str:
+def _bar(of: Estimate | None, entry: Entry, group: str, x: Axis, limits: tuple[float, float], top: float) -> str:
     middle, zero = top + BAR / 2, x.at(0)
     mark = f'<use href="#{NAMES[entry.marker]}" x="9" y="{middle:.1f}"/>'
     if of is None:
         inside = f'{mark}<text x="{zero + 6:.1f}" y="{middle + 4:.1f}">not measured</text>'
         return f'<g {entry.attributes} data-l="{escape(entry.label)}">{inside}</g>\n'
-    at, low, high = (x.at(v) for v in (of.value, max(x.low, min(ends(of))), min(x.high, max(ends(of)))))
+    shown = cut_off(of, limits)
+    at, low, high = (x.at(v) for v in (of.value, min(ends(shown)), max(ends(shown))))
     bar = f'<rect x="{min(at, zero):.1f}" y="{top:.1f}" width="{max(abs(at - zero), 0.8):.1f}" height="{BAR:g}"/>'
     whisker = f'<path class="whisker over" d="M{low:.1f} {middle:.1f}H{high:.1f}"/>' if high > low else ""
     beside = max(high, zero) + 5  # on the left are the markers

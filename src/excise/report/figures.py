@@ -20,7 +20,7 @@ from excise.evals.figure import Bars, Estimate, FigureResults, Heat, Panel, Plot
 from excise.files import write_whole
 from excise.report.charts import Entry, Legend, legend_of, methods_in, rows_of
 from excise.report.numbers import decimals_of, estimate, number
-from excise.report.placement import Axis, Frame, bar_limits, drawable, ends, is_banded, limits_of, place_texts
+from excise.report.placement import Axis, Frame, bar_limits, cut_off, drawable, ends, is_banded, limits_of, place_texts
 from excise.report.plots import DOTS_PER_INCH, GRID, INK, MUTED, NO_METADATA, PAPER, STYLE
 from excise.report.style import Look, looks_of
 from excise.report.tables import cells_of, heat_scale, kinds_of
@@ -223,8 +223,7 @@ def _bar(axes: Axes, of: Estimate | None, at: float, colour: str, hatch: str, li
     if of is None:
         axes.annotate("not measured", (0, at), (4, 0), color=MUTED, **style)
         return
-    low, high = (None if end is None else min(max(end, limits[0]), limits[1]) for end in (of.low, of.high))
-    shown = Estimate(of.value, low, high)
+    shown = cut_off(of, limits)
     axes.barh(
         at, of.value, 0.86, color=colour, hatch=hatch, edgecolor=PAPER, linewidth=0, xerr=_arms(shown), ecolor=INK
     )

@@ -108,8 +108,14 @@ def bar_limits(panel: Bars) -> tuple[float, float]:
     estimates = [of for bars in panel.bars.values() for of in bars if of]
     values, reached = [0.0, *(of.value for of in estimates)], [end for of in estimates for end in ends(of)]
     low, high = min(values), max(values)
-    reach = high - low
+    reach = (high - low) or math.inf
     return max(low - reach, min([low, *reached])), min(high + reach, max([high, *reached]))
+
+
+def cut_off(of: Estimate, limits: tuple[float, float]) -> Estimate:
+    """The same, its interval only as far as it is drawn."""
+    low, high = (None if end is None else min(max(end, limits[0]), limits[1]) for end in (of.low, of.high))
+    return Estimate(of.value, low, high)
 
 
 def _drawn(values: Iterable[float], log: bool) -> list[float]:

@@ -93,11 +93,11 @@ def leads(curve: Curve, other: Curve) -> list[float]:
 
 
 def is_behind_somewhere(curves: Sequence[Curve], others: Sequence[Curve]) -> bool:
-    """Whether seeds agree on a retain loss at which the first forget less. Their smallest leads, each at a retain loss of its
-    own, are lower than any that they agree on."""
+    """Whether seeds agree on a retain loss at which the first forget less, or have none in common. Smallest leads of seeds,
+    which may lie at different retain losses, are lower than any that seeds agree on."""
     at = common_retain_losses([*curves, *others])
     by_seed = [leads_at(at, curve, other) for curve, other in zip(curves, others, strict=True)]
-    return any(is_above(over_seeds(of_seeds)) is False for of_seeds in zip(*by_seed, strict=True))
+    return not at or any(is_above(over_seeds(of_seeds)) is False for of_seeds in zip(*by_seed, strict=True))
 
 
 def lead_claim(text: str, paper: str, group: Group, other: Group, axes: Axes, *, at_end: bool = False) -> PaperClaim:
@@ -115,7 +115,7 @@ def lead_claim(text: str, paper: str, group: Group, other: Group, axes: Axes, *,
         why = "the smallest difference of forget losses at equal retain loss, where both curves have been"
         if verdict is False and len(group) > 1 and not is_behind_somewhere(*curves):
             verdict = None
-            why += ", which is at another one in each seed: seeds agree on none at which it is below 0"
+            why += "; but seeds agree on no retain loss at which it is below 0"
     return PaperClaim(text, paper, estimate, LOSS, verdict, why)
 
 

@@ -113,5 +113,5 @@ class Figure:
     draw: Callable[[Mapping[str, Group], Scale], Drawing]
     no_filter: str = "no_filter"
     """The key of the run that tells whether the runs learned enough for the figure to mean anything."""
-    intervals: str | None = None
+    of_intervals: str = ""
     """What its caption says of intervals, where these are not over seeds or documents."""

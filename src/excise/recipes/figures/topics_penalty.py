@@ -149,9 +149,7 @@ FIGURE_8 = Figure(
     title="Scaling laws of training without a filter",
     section="appendix B",
     caption="Calibrated losses, the mean over categories, and compute as 6 x parameters x tokens; tokens grow with "
-    "parameters, which stand beside the points. Intervals of points are over seeds, those of slopes of a line through so few "
-    "sizes.",
-    intervals="",
+    "parameters, which stand beside the points. Intervals of slopes are those of a line through so few sizes.",
     runs=law_runs,
     draw=draw_laws,
 )
@@ -256,7 +254,7 @@ FIGURE_9 = Figure(
     caption="How much less compute training without a filter would need for the same loss, by the laws of figure 8; "
     "negative where a method is better than that; where losses follow no law, only claims that the losses decide are judged. "
     f"{another_model()}",
-    intervals=OF_THE_LAW,
+    of_intervals=OF_THE_LAW,
     runs=penalty_runs,
     draw=draw_penalties,
 )
@@ -362,7 +360,7 @@ FIGURE_10 = Figure(
     caption="Three configurations of SGTM with modules of growing size, and filters, which have nothing to ablate: their bars "
     "are the same model, calibrated in the second (the paper has a diamond for both). Joint embeddings have a quarter of the "
     f"general data labelled retain, the others a tenth. {another_model()}",
-    intervals=OF_THE_LAW,
+    of_intervals=OF_THE_LAW,
     runs=ablation_runs,
     draw=draw_before_ablation,
 )

@@ -121,8 +121,9 @@ def test_t95_is_the_quantile_of_students_t(degrees):
 
 def test_what_gives_no_law_is_refused():
     runs, _ = baselines()
-    with pytest.raises(ValueError, match="fewer than two sizes"):
-        fit_law(runs[:1] * 3)
+    for flat in (runs[:1] * 3, [BaselineRun(10, 40, 3.0), BaselineRun(20, 20, 3.1)]):
+        with pytest.raises(ValueError, match="fewer than two sizes"):
+            fit_law(flat)
     with pytest.raises(ValueError, match="does not fall with compute"):
         fit_law([replace(run, loss=3.0 + i) for i, run in enumerate(runs)])
     for bad in ({"loss": 0.0}, {"loss": math.nan}, {"loss": math.inf}, {"tokens": 0}, {"parameters": -1}):

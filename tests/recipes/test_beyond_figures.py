@@ -519,7 +519,7 @@ def test_the_frontier_shows_every_configuration(scale):
     made = drawn("frontier", losses | {f"{family} {weight:g}": {RETAIN: 5.05, DOMAIN: (5.0, 8.9, 8.9)}}, scale)
     epoch, *_, in_one_epoch, at_equal_steps = made.panels
     assert len(in_one_epoch.rows) == len(at_equal_steps.rows) + 1 == len(described(scale)), "smaller steps in one only"
-    assert (epoch.levels["goal"], epoch.x_levels["goal 1 %"]) == GOAL
+    assert (epoch.levels["goal"], epoch.x_levels["goal"]) == GOAL
     labels = [series.label for series in epoch.series]
     for name in TRIED[scale]:
         assert any(label.startswith(FAMILIES[name].label) for label in labels)

@@ -230,7 +230,10 @@ def test_losses_of_another_size_are_not_taken_for_those_of_the_largest(tmp_path)
 def test_a_search_goes_on_with_another_figure_of_the_same_model(found, tmp_path):
     shutil.copytree(found.parent, tmp_path / "copy")
     other = table(figure("three", a=PlannedRun(config=override(SGTM, {"data.undiscovered_share": 0.4}))))
-    search_rates(["three"], "smoke", Sources(), tmp_path / "copy", GRID, shorten=tiny, figures=TWO | other)
+    file = search_rates(["three"], "smoke", Sources(), tmp_path / "copy", GRID, shorten=tiny, figures=TWO | other)
+    assert read_search(file, "smoke") == read_search(found, "smoke"), (
+        "its method is known, so that nothing is tried again"
+    )
 
 
 def test_methods_without_a_searched_rate_are_told_by_a_run_of_the_figures_asked_for(found):

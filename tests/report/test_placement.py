@@ -90,7 +90,7 @@ def test_the_name_of_a_level_covers_neither_the_text_of_a_point_nor_another_leve
     panel = dataclasses.replace(crowd(4), x_levels={"goal": 0.4, "least": 0.5})
     frame = frame_of(panel)
     texts = place_texts(panel, frame)
-    assert [text.words for text in texts] == ["a text", "goal 0", "goal", "least"]
+    assert [text.words for text in texts] == ["a text", "goal 0", "goal 0.4", "least 0.5"]
     for i, text in enumerate(texts):
         assert not any(overlap(text.box, other.box) for other in texts[:i])
     for text in texts[1:]:
@@ -172,9 +172,11 @@ def test_intervals_that_reach_further_than_the_bars_are_cut_off():
 def test_vertical_levels_have_a_line_and_a_name():
     page = reproduction_page([one_panel(marked())])
     assert re.search(r'class="level" d="M[\d.]+ \d+V\d+"', page)
-    assert "the paper&#x27;s</text>" in page
+    assert "the paper&#x27;s 1.5</text>" in page
+    in_percent = dataclasses.replace(marked(), x_label="loss above the filter's, %")
+    assert "the paper&#x27;s 1.5 %</text>" in reproduction_page([one_panel(in_percent)])
     (drawn,) = paper_figure(one_panel(marked())).axes
-    assert [text.get_text() for text in drawn.texts] == ["the paper's"]
+    assert [text.get_text() for text in drawn.texts] == ["the paper's 1.5"]
     assert any(list(line.get_xdata()) == [1.5, 1.5] for line in drawn.lines)
 
 

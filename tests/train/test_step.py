@@ -246,12 +246,18 @@ def test_a_copy_of_a_compiled_model_computes_with_its_own_parameters():
 @pytest.mark.filterwarnings("ignore")
 def test_a_process_compiles_as_many_models_as_it_trains():
     torch._dynamo.reset()
-    routing = routing_for("sgtm")
+    graphs, routing = [], routing_for("sgtm")
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
     batches = [batch_of(random_documents(3), [[label] * len(d) for d in random_documents(3)]) for label in range(3)]
     for d_mlp in range(6, 42):
         model = small_model(routing, dataclasses.replace(SMALL, n_layers=2, d_mlp=d_mlp))
-        compile_blocks(model, backend=lambda graph, inputs: graph.forward)
+        compile_blocks(model, backend)
         accumulate(model, batches, routing)
+    assert len(graphs) > 36 * 6, "for each, three kinds of micro-batch in two reaches of attention"
 
 
 def test_where_no_gradient_is_wanted_nothing_is_compiled():

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from excise.data.documents import BadRows
+from excise.data.documents import BadRows, is_readable
 from excise.data.tokenised import Column, Joined, Tokenised
 from excise.data.tokens import Tokenizer
 from excise.files import sha256_of, write_whole
@@ -141,7 +141,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def read_manifest(folder: Path) -> Manifest:
     if not is_prepared(folder):
-        is_source = any(folder.glob("*.txt")) or any(folder.glob("*.jsonl*")) or any(folder.glob("*.parquet"))
+        is_source = any(map(is_readable, folder.glob("*")))
         source, out = (folder, "data") if is_source else ("SOURCE", folder)
         raise ValueError(f"{folder} holds no prepared data; make it with: excise prepare {source} --out {out}")
     try:

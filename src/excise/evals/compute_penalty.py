@@ -89,9 +89,9 @@ def seeds_by_size(runs: Sequence[BaselineRun]) -> list[list[BaselineRun]]:
 def fit_law(runs: Sequence[BaselineRun]) -> ScalingLaw:
     """The law of baseline runs, of which several may have the same size."""
     sizes = seeds_by_size(runs)
-    if len(sizes) < 2:
-        raise ValueError(f"{len(runs)} runs of fewer than two sizes give no scaling law; train baselines of more sizes")
     x, y = np.log([[np.mean([getattr(run, of) for run in seeds]) for seeds in sizes] for of in ("compute", "loss")])
+    if len(np.unique(x)) < 2:
+        raise ValueError(f"{len(runs)} runs of fewer than two sizes give no scaling law; train baselines of more sizes")
     centred, degrees = x - x.mean(), len(sizes) - 2
     beta = -float(centred @ y / (centred @ centred))
     if beta <= 0:

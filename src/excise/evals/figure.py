@@ -61,9 +61,9 @@ class Plot:
     x_log: bool = False
     y_log: bool = False
     levels: Mapping[str, float] = field(default_factory=dict)
-    """Horizontal lines to compare with, by name, beside which their numbers stand."""
+    """Horizontal lines to compare with, by name."""
     x_levels: Mapping[str, float] = field(default_factory=dict)
-    """Vertical ones, by all that stands beside them."""
+    """Vertical ones."""
     x_ticks: Mapping[str, float] = field(default_factory=dict)
     """What stands at the axis, and where, if not round numbers."""
     kind: Literal["plot"] = "plot"

@@ -131,12 +131,17 @@ def place_texts(panel: Plot, frame: Frame) -> list[Text]:
     """The texts of points that find a free side of their point, and then the names of levels where they cover least."""
     taken, lines = [box for series in panel.series for box in _ink(panel, series, frame)], _level_lines(panel, frame)
     placed = _beside_points(panel, frame, taken, lines)
-    names = [_along_row(f"{name} {number(level)}", level, frame) for name, level in panel.levels.items()]
-    names += [_along_column(name, level, frame) for name, level in panel.x_levels.items()]
+    names = [_along_row(_named(*of, panel.y_label), of[1], frame) for of in panel.levels.items()]
+    names += [_along_column(_named(*of, panel.x_label), of[1], frame) for of in panel.x_levels.items()]
     for candidates in names:
         others = [*taken, *lines, *50 * [text.box for text in placed]]
         placed = [*placed, min(candidates, key=lambda text: _covered(text, others, frame))]
     return placed
+
+
+def _named(name: str, level: float, axis_label: str) -> str:
+    """A level with its number, in percent where its axis is."""
+    return f"{name} {number(level)}{' %' if axis_label.endswith('%') else ''}"
 
 
 def _beside_points(panel: Plot, frame: Frame, taken: Sequence[Box], lines: Sequence[Box]) -> list[Text]:

@@ -221,8 +221,7 @@ def _recovered_plot(places: Mapping[str, Place], title: str, scale: Scale) -> Pl
         )
         for (look, label), keys in names_of(scale).items()
     ]
-    recovered = {"goal": GOAL[0], "least that counts": LEAST[0]}
-    retain = {f"goal {GOAL[1]:g} %": GOAL[1], f"least that counts {LEAST[1]:g} %": LEAST[1]}
+    recovered, retain = ({"goal": GOAL[i], "least that counts": LEAST[i]} for i in range(2))
     drawn = [one for one in series if one.points]
     return Plot(title, ABOVE_FILTER, "recovered", drawn, levels=recovered, x_levels=retain)
 

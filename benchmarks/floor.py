@@ -26,6 +26,7 @@ from triton.compiler import ASTSource
 from excise.bench import SIZES, matrix_peak
 from excise.model import attention_kernels
 from excise.model.gpt import GPT, GPTConfig, n_parameters
+from excise.routing import head_kernels
 
 PROCESSORS, INSTRUCTIONS_PER_CLOCK = 132, 4
 H200_TFLOPS, H200_TERABYTES = 801, 4.2
@@ -44,6 +45,7 @@ TYPES = {
     **dict.fromkeys(("qkv", "out", "dout", "dqkv"), "*bf16"),
     **dict.fromkeys(("lse", "deltas"), "*fp32"),
     **dict.fromkeys(("firsts", "lasts"), "*i32"),
+    "unseen": "*u8",
     "T": "i32",
 }
 
@@ -53,6 +55,8 @@ def machine_code(name: str, K: int, H: int) -> list[str]:
     kernel: Any = getattr(attention_kernels, f"_{name}_kernel")
     options = getattr(attention_kernels, f"{name}_tile")(K)
     constants = {"H": H, "K": K, "P": attention_kernels.padded(K), "M": options["M"], "N": options["N"]}
+    if name == "forward":
+        constants["HEADS"] = ()  # none is hidden
     signature = {name: "constexpr" if name in constants else TYPES[name] for name in kernel.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name not in constants}
     compiled = triton.compile(
@@ -146,11 +150,13 @@ def floor(config: GPTConfig, B: int, flops: float, memory: float, gigahertz: flo
     n_tokens, parameters = B * config.context, n_parameters(GPT(config))
     narrow = 2 * n_tokens * config.d_model
     wide = 2 * n_tokens * config.d_mlp
+    logits = 2 * n_tokens * config.vocabulary_size
+    is_narrow = head_kernels.is_narrow(config.d_model, torch.bfloat16)  # then they are computed twice and written never
     return {
         "matrix products": 6 * parameters * n_tokens / flops,
         "element-wise work": config.n_layers * (NARROW_PASSES * narrow + WIDE_PASSES * wide) / memory,
         "attention": attention_seconds(config, B, gigahertz),
-        "softmax and loss": 2 * 2 * n_tokens * config.vocabulary_size / memory,
+        "softmax and loss": logits * config.d_model / flops if is_narrow else 2 * logits / memory,
         "optimizer": OPTIMIZER_BYTES * parameters / memory,
     }
 

@@ -8,11 +8,13 @@ from excise.model import attention_kernels
 from excise.routing import head_kernels
 
 TYPES = {
-    **dict.fromkeys(("qkv", "out", "dout", "dqkv", "logits", "hidden", "head", "bias", "gradients", "added"), "*bf16"),
-    **dict.fromkeys(("lse", "lses", "deltas", "losses"), "*fp32"),
-    **dict.fromkeys(("firsts", "lasts", "columns"), "*i32"),
-    "seen": "*u8",
+    **dict.fromkeys(("qkv", "out", "dout", "dqkv", "logits", "hidden", "weight", "bias", "added"), "*bf16"),
+    **dict.fromkeys(
+        ("lse", "lses", "deltas", "losses", "divisors", "weights", "gradient", "dweight", "dbias"), "*fp32"
+    ),
+    **dict.fromkeys(("firsts", "lasts", "bits", "seen"), "*i32"),
     "targets": "*i64",
+    "unseen": "*u8",
     **dict.fromkeys(("T", "V", "W"), "i32"),
 }
 
@@ -27,20 +29,29 @@ def compile_kernel(kernel, types, options, **constants):
 def compile_attention(head_size):
     sizes = {"H": 32, "K": head_size, "P": attention_kernels.padded(head_size)}
     for name in ("forward", "query", "key"):
-        block = getattr(attention_kernels, f"{name}_tile")(head_size)
-        options = {name: block.pop(name) for name in ("num_warps", "num_stages")}
-        compile_kernel(getattr(attention_kernels, f"_{name}_kernel"), TYPES, options, **sizes, **block)
+        tile = getattr(attention_kernels, f"{name}_tile")(head_size)
+        kernel, hides = getattr(attention_kernels, f"_{name}_kernel"), {"HEADS": (30, 31, 31, 32)}
+        compile_kernel(kernel, TYPES, options_of(tile), **sizes, **tile, **(hides if name == "forward" else {}))
+
+
+def options_of(tile):
+    """What is no constant of a kernel, taken out of its tile."""
+    return {name: tile.pop(name) for name in ("num_warps", "num_stages")}
 
 
 if __name__ == "__main__":
-    compile_attention(4)
-    compile_attention(32)
+    for head_size in (4, 16, 32):
+        compile_attention(head_size)
     compile_kernel(head_kernels._in_place, TYPES, {"num_warps": 8}, TILE=4096)
-    sizes, types = {"D": 128, "P": 128, "ROWS": 128}, {**TYPES, "N": "i32"}
-    plain, gated = {"G": 0, "C": 0}, {"G": 2200, "C": 2}
-    for bias, gates in (("*bf16", plain), ("*fp32", plain), ("*bf16", gated)):  # training casts it, evaluation does not
-        options = {"num_warps": 8, "num_stages": 2}
-        compile_kernel(head_kernels._narrow_losses, {**types, "bias": bias}, options, **sizes, **gates, TILE=128)
+    sizes, types = (
+        {"D": 128, "P": 128, "EVEN": True},
+        {**TYPES, **dict.fromkeys(("N", "first", "end", "n_rows"), "i32"), "targets": "*i32"},
+    )
+    plain, gated = {"G": 0}, {"G": 2200}
+    evaluated = {**types, "bias": "*fp32", "targets": "*i64"}  # training casts both, evaluation does not
+    for kinds, gates, gradient in ((types, plain, True), (types, gated, True), (evaluated, plain, False)):
+        tile = head_kernels.rows_tile(gradient)
+        compile_kernel(head_kernels._narrow_rows, kinds, options_of(tile), **sizes, **gates, **tile, GRADIENT=gradient)
     for gates in (plain, gated):
-        options = {"num_warps": 4, "num_stages": 4}
-        compile_kernel(head_kernels._narrow_gradients, types, options, **sizes, **gates, TILE=64, TILES=16)
+        tile = head_kernels.tokens_tile()
+        compile_kernel(head_kernels._narrow_tokens, types, options_of(tile), **sizes, **gates, **tile)

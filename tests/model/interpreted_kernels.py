@@ -1,5 +1,7 @@
 """The arithmetic of the kernels in Triton's interpreter; test_kernels.py runs this file in a process of its own."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -16,70 +18,98 @@ def sees_whole_tiles(mask, tile):
     return mask.unfold(2, M, M).unfold(3, N, N).flatten(-2).all(-1).any().item()
 
 
+def test_the_attention_kernels_hide_heads():
+    """From some rows, others from other rows: outputs and gradients are those of attention that is hidden afterwards."""
+    generator, (B, T, H, K) = torch.Generator().manual_seed(0), (2, 80, 5, 8)
+    documents = torch.arange(T).expand(B, T) // 30
+    span = pattern_of(documents, T).everywhere
+    qkv = torch.randn(B, T, H, 3, K, generator=generator).requires_grad_()
+    rows = torch.stack([documents == 1, documents != 0])
+    hidden = torch.zeros(B, T, H, 1, dtype=torch.bool)
+    hidden[:, :, 1:3], hidden[:, :, 4:] = rows[0, :, :, None, None], rows[1, :, :, None, None]
+    expected = attend_inside(qkv, span.first, span.last, None, [])[0].masked_fill(hidden, 0.0)
+    found, _ = attend_inside(qkv, span.first, span.last, rows, [1, 3, 4, 5])
+    assert torch.equal(found, expected)
+    away = torch.randn(found.shape, generator=generator)
+    gradients = [torch.autograd.grad(y, qkv, away)[0] for y in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("long_documents", [False, True])
 @pytest.mark.parametrize("local", [False, True])
-@pytest.mark.parametrize("head_size", [4, 24])
+@pytest.mark.parametrize("head_size", [4, 16, 24])
 def test_the_attention_kernels_are_masked_attention(head_size, local, long_documents):
-    n, longest, context, window, n_heads = (3, 332, 333, 140, 1) if long_documents else (12, 90, 150, 40, 2)
+    n, longest, context, window, n_heads = (3, 332, 333, 200, 1) if long_documents else (12, 90, 150, 40, 2)
     documents = random_documents(n, longest=longest)
     batch = batch_of(documents, [[0] * len(document) for document in documents], context)
     masks, spans = masked_pattern(batch.documents, window), pattern_of(batch.documents, window)
     mask, span = (masks.nearby, spans.nearby) if local else (masks.everywhere, spans.everywhere)
     for tile in (forward_tile(head_size), query_tile(head_size), key_tile(head_size)):
-        assert sees_whole_tiles(mask, tile) == long_documents
+        assert sees_whole_tiles(mask, tile) or not long_documents
     shape = (*batch.tokens.shape, n_heads, 3, head_size)
     qkv = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
     expected = _masked(qkv, mask, mixed_documents=False)
     away = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     (expected_gradient,) = torch.autograd.grad(expected, qkv, away)
-    found, _ = attend_inside(qkv, span.first, span.last)
+    found, _ = attend_inside(qkv, span.first, span.last, None, [])
     (gradient,) = torch.autograd.grad(found, qkv, away)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_the_kernels_of_the_head_are_cross_entropy(narrow, monkeypatch):
-    monkeypatch.setattr(head_kernels, "is_narrow", lambda d_model, dtype: narrow)
-    generator, (N, V, W, D) = torch.Generator().manual_seed(0), (150, 700, 704, 24)
-    hidden, table, bias = (torch.randn(shape, generator=generator) for shape in ((N, D), (W, D), (W,)))
-    bias[V:] = torch.finfo(torch.bfloat16).min / 2
+def test_the_kernel_of_a_wide_head_is_cross_entropy():
+    generator, (N, V, W) = torch.Generator().manual_seed(0), (150, 700, 704)
+    logits = torch.randn(N, W, generator=generator)
     targets = torch.randint(0, V, (N,), generator=generator)
-    logits = (hidden @ table[:V].T + bias[:V]).requires_grad_()
-    expected = cross_entropy(logits, targets, reduction="none")
+    known = logits[:, :V].clone().requires_grad_()
+    expected = cross_entropy(known, targets, reduction="none")
     losses = torch.empty(N)
-    gradient = head_kernels.losses_and_gradients(hidden, table, bias, targets, V, losses)
+    gradient = head_kernels.losses_and_gradients_in_place(logits, targets, V, losses)
     torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(gradient[:, :V], torch.autograd.grad(expected.sum(), logits)[0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradient[:, :V], torch.autograd.grad(expected.sum(), known)[0], rtol=1e-4, atol=1e-6)
     assert not gradient[:, V:].any()
 
 
-@pytest.mark.parametrize("tokens", [(slice(0, 40), slice(40, 1100)), (slice(3, 90),), (slice(0, 2190),)])
-def test_a_narrow_head_with_vectors_that_some_rows_see_is_cross_entropy(tokens, monkeypatch):
-    """Of one module and of two; tokens before the first have none, tiles are met whole and in part, and a row is written by
-    several programs."""
-    monkeypatch.setattr(head_kernels, "is_narrow", lambda *_: True)
+ALL, SOME, NONE = True, "some", False
+"""Rows."""
+ADDED = {
+    "none": [],
+    "that some rows see": [(slice(3, 90), SOME, NONE)],
+    "of two modules, one frozen in some rows": [(slice(0, 40), SOME, SOME), (slice(40, 150), SOME, NONE)],
+    "that all rows see": [(slice(0, 90), NONE, SOME)],
+    "that is frozen": [(slice(0, 90), SOME, ALL)],
+    "of no token": [(slice(0, 0), SOME, NONE)],
+}
+
+
+@pytest.mark.parametrize("frozen", [NONE, SOME, ALL])
+@pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
+def test_a_head_without_logits_is_the_plain_one(added, frozen, monkeypatch):
+    """Losses and all gradients, of rows with targets and without; tokens are met in whole tiles and in part."""
     monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
-    generator, (N, V, W, D) = torch.Generator().manual_seed(0), (150, 2200, 2240, 24)
-    hidden, table, bias = (torch.randn(shape, generator=generator) for shape in ((N, D), (W, D), (W,)))
-    bias[V:] = torch.finfo(torch.bfloat16).min / 2
-    targets = torch.randint(0, V, (N,), generator=generator)
-    gated = [
-        head.AddedRows(
-            at, torch.randn(at.stop - at.start, D, generator=generator), torch.rand(N, 1, generator=generator) < 0.5
-        )
-        for at in tokens
+    generator, (N, V, D) = torch.Generator().manual_seed(0), (150, 300, 24)
+    normal = partial(torch.randn, generator=generator)
+
+    def rows(which):
+        return torch.rand(N, 1, generator=generator) < 0.5 if which is SOME else which
+
+    hidden, weight, bias = (normal(shape).requires_grad_() for shape in ((N, D), (V, D), (V,)))
+    vectors = [normal(at.stop - at.start, D).requires_grad_() for at, _, _ in added]
+    parts = [
+        head.AddedRows(at, of, rows(unseen), rows(still))
+        for (at, unseen, still), of in zip(added, vectors, strict=True)
     ]
-    logits = hidden @ table[:V].T + bias[:V]
-    for of in gated:
-        logits[:, of.tokens] += ~of.hidden * (hidden @ of.weight.T)
-    logits.requires_grad_()
-    expected = cross_entropy(logits, targets, reduction="none")
-    losses, gates = torch.empty(N), head._gates(gated, hidden)
-    gradient = head_kernels.losses_and_gradients(hidden, table, bias, targets, V, losses, gates)
-    torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(gradient[:, :V], torch.autograd.grad(expected.sum(), logits)[0], rtol=1e-4, atol=1e-6)
-    assert not gradient[:, V:].any()
+    given = (rows(frozen), parts, torch.randint(-1, V, (N,), generator=generator), torch.rand(N, generator=generator))
+    found = []
+    for narrow in (True, False):
+        monkeypatch.setattr(head, "_has_narrow_kernels", lambda *_, narrow=narrow: narrow)
+        total, losses = head.head_losses(hidden, weight, bias, *given)
+        gradients = torch.autograd.grad(total, [hidden, weight, bias, *vectors], allow_unused=True)
+        found.append([total.detach(), losses, *gradients])
+    for ours, plain in zip(*found, strict=True):
+        assert (ours is None) == (plain is None)
+        if plain is not None:
+            torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

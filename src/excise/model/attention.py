@@ -6,6 +6,7 @@ mixes labels, it is a mask built once per batch.
 Shapes: B rows, T positions, H heads, K head size; S is T, or 2 T where documents mix labels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,10 @@ class Pattern:
     """Within the window."""
     mixed_documents: bool = False
     """Whether edges between labels go to detached copies of keys and values."""
+
+    @property
+    def has_kernels(self) -> bool:
+        return isinstance(self.everywhere, Span)
 
 
 def pattern_of(documents: Tensor, window: int) -> Pattern:
@@ -71,15 +76,18 @@ def has_kernels(x: Tensor, head_size: int) -> bool:
     return HAS_KERNELS and x.is_cuda and dtype in HALVES and head_size <= LARGEST_HEAD
 
 
-def attend(qkv: Tensor, pattern: Pattern, *, local: bool) -> Tensor:
+def attend(qkv: Tensor, pattern: Pattern, *, local: bool, hidden: Sequence[tuple[Tensor, int, int]] = ()) -> Tensor:
     """Unscaled attention (B T H K) of queries, keys and values (B T H 3 K), everywhere in a document or within the
-    window."""
+    window. The kernels can hide heads: zeros in some rows (B T) of those from one number to another."""
     reach = pattern.nearby if local else pattern.everywhere
     if not qkv.shape[2]:
         return qkv[..., 0, :]  # every head is hidden
     if isinstance(reach, Span):
-        y: Tensor = attend_inside(qkv.contiguous(), reach.first, reach.last)[0]
+        rows = torch.stack([rows for rows, _, _ in hidden]) if hidden else None
+        heads = [bound for _, *bounds in hidden for bound in bounds]
+        y: Tensor = attend_inside(qkv.contiguous(), reach.first, reach.last, rows, heads)[0]
         return y
+    assert not hidden
     if qkv.device.type == "cpu" and qkv.dtype != torch.float32:
         # The backward pass of attention in bfloat16 is slower than in float32 on a CPU.
         with torch.autocast("cpu", enabled=False):

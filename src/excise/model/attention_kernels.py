@@ -8,6 +8,7 @@ queries, keys and values are read from where the projection wrote them.
 Shapes: B rows, T positions, H heads, K head size; `first` and `last` B T.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -82,8 +83,19 @@ def _attend(
 
 
 @triton.jit
+def _is_hidden(unseen, row, head, queries, T, HEADS: tl.constexpr):
+    """Which queries a head does not exist for; `HEADS` has the first and the end of heads that some do not see."""
+    found = queries < 0
+    for i in tl.static_range(len(HEADS) // 2):
+        here = (head >= HEADS[2 * i]) & (head < HEADS[2 * i + 1])
+        rows = unseen + (i * tl.num_programs(2) + row) * T + queries
+        found = found | (tl.load(rows, mask=(queries < T) & here, other=0) != 0)
+    return found
+
+
+@triton.jit
 def _forward_kernel(
-    qkv, firsts, out, lse, T,
+    qkv, firsts, unseen, out, lse, T, HEADS: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     row, head, start = _place(M)
@@ -98,6 +110,8 @@ def _forward_kernel(
     most, total, y = _attend(most, total, y, q, base + K, queries, first, b, c, T, width, K, P, N, False)
     most, total, y = _attend(most, total, y, q, base + K, queries, first, c, d, T, width, K, P, N, True)
     total = tl.sum(total, 1)
+    # Divided by infinity: what is hidden is 0, and so are its probabilities and gradients in the backward pass.
+    total = tl.where(_is_hidden(unseen, row, head, queries, T, HEADS), float("inf"), total)
     _store(out + row * T * (H * K) + head * K, queries, H * K, T, K, P, y * (1 / total)[:, None])
     tl.store(lse + (row * H + head) * T + queries, most + tl.log2(total), mask=queries < T)
 
@@ -197,18 +211,24 @@ def _key_kernel(
 
 
 @torch.library.custom_op("excise::attend_inside", mutates_args=())
-def attend_inside(qkv: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Unscaled attention (B T H K) of qkv (B T H 3 K), and its log-sum-exp to base 2 (B H T)."""
+def attend_inside(
+    qkv: Tensor, first: Tensor, last: Tensor, hidden: Tensor | None, heads: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Unscaled attention (B T H K) of qkv (B T H 3 K), and its log-sum-exp to base 2 (B H T).
+
+    `heads` has the first and the end of heads that are hidden from the rows in `hidden` (B T for each such pair).
+    """
     B, T, H, _, K = qkv.shape
     out, lse = qkv.new_empty(B, T, H, K), qkv.new_empty(B, H, T, dtype=torch.float32)
     tile = forward_tile(K)
     grid = (triton.cdiv(T, tile["M"]), H, B)
-    _forward_kernel[grid](qkv, first, out, lse, T, H, K, padded(K), **tile)
+    rows = first if hidden is None else hidden.contiguous().view(torch.uint8)  # without any the kernel does not look
+    _forward_kernel[grid](qkv, first, rows, out, lse, T, tuple(heads), H, K, padded(K), **tile)
     return out, lse
 
 
 @attend_inside.register_fake
-def _(qkv: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+def _(qkv: Tensor, first: Tensor, last: Tensor, hidden: Tensor | None, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     B, T, H, _, K = qkv.shape
     return qkv.new_empty(B, T, H, K), qkv.new_empty(B, H, T, dtype=torch.float32)
 
@@ -232,13 +252,14 @@ def _(qkv: Tensor, first: Tensor, last: Tensor, out: Tensor, lse: Tensor, dout: 
     return torch.empty_like(qkv)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, *output)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    qkv, first, last, _, _ = inputs
+    ctx.save_for_backward(qkv, first, last, *output)
 
 
-def _backward(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor, None, None]:
+def _backward(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
     qkv, first, last, out, lse = ctx.saved_tensors
-    return attend_inside_backward(qkv, first, last, out, lse, dout.contiguous()), None, None
+    return attend_inside_backward(qkv, first, last, out, lse, dout.contiguous()), None, None, None, None
 
 
 attend_inside.register_autograd(_backward, setup_context=_keep)
@@ -251,13 +272,17 @@ def padded(K: int) -> int:
 
 def forward_tile(K: int) -> dict[str, int]:
     """Queries that a program has, and keys that it meets at a time."""
-    return {"M": 64, "N": 32, "num_warps": 4, "num_stages": 1 if K <= 16 else 3}
+    return {"M": 64, "N": 64 if K <= 4 else 32, "num_warps": 4, "num_stages": 1 if K <= 16 else 3}
 
 
 def query_tile(K: int) -> dict[str, int]:
-    return {"M": 64, "N": 32, "num_warps": 4, "num_stages": 3}
+    return {"M": 64, "N": 32, "num_warps": 4, "num_stages": 1 if K <= 4 else 3}
 
 
 def key_tile(K: int) -> dict[str, int]:
     """Keys that a program has, and queries that it meets at a time."""
-    return {"M": 32, "N": 64, "num_warps": 4, "num_stages": 1 if K <= 16 else 3}
+    if K <= 4:
+        return {"M": 32, "N": 128, "num_warps": 4, "num_stages": 1}
+    if K <= 16:
+        return {"M": 16, "N": 32, "num_warps": 1, "num_stages": 3}
+    return {"M": 32, "N": 64, "num_warps": 4, "num_stages": 3}

@@ -21,7 +21,7 @@ from excise.routing.head import logits as head_logits
 from excise.routing.linear import stop_gradient
 from excise.routing.partition import BlockPartition, Partition, Piece, Pieces, whole
 from excise.routing.route import PLAIN, Route
-from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable, normal, stored
+from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable, columns_of, normal, stored
 
 INITIAL_STD = 0.02
 MOST_GRAPHS = 4096
@@ -78,7 +78,15 @@ class Attention(nn.Module):
         qkv = self.qkv(x, route)
         H = qkv.shape[-1] // (3 * self.head_size)
         qkv = qkv.view(B, T, H, 3, self.head_size)
-        return self.out(attend(qkv, pattern, local=self.local).flatten(2), route)  # type: ignore[no-any-return]
+        hidden = self._hidden_heads(route) if pattern.has_kernels else []
+        y = attend(qkv, pattern, local=self.local, hidden=hidden)
+        return self.out(y.flatten(2), route, hidden=pattern.has_kernels)  # type: ignore[no-any-return]
+
+    def _hidden_heads(self, route: Route) -> list[tuple[Tensor, int, int]]:
+        """Rows (B T) that do not see some heads, from one to another; heads that no row sees are gone."""
+        K, units = self.head_size, tuple(unit for unit in self.out.units if not route.gone(unit.part))
+        given = columns_of(route.hide, units)
+        return [(rows.squeeze(-1), start // K, end // K) for rows, start, end in given if isinstance(rows, Tensor)]
 
 
 class MLP(nn.Module):

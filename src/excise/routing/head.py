@@ -1,6 +1,9 @@
-"""The output head and its loss in one, a chunk of rows at a time, so that the logits of a batch never exist at once.
+"""The output head and its loss in one, so that the logits of a batch never exist at once.
 
-The gradients are computed in the forward pass, where each chunk's logits are at hand; the backward pass scales them.
+The gradients are computed in the forward pass, where the logits are at hand; the backward pass scales them. A narrow head
+on a GPU has kernels that write no logits; any other goes a chunk of rows at a time.
+
+Shapes: N rows, D d_model, V tokens, W the vocabulary with its padding.
 """
 
 from collections.abc import Sequence
@@ -19,12 +22,12 @@ if HAS_KERNELS:
 
 CHUNK = {"cpu": 256, "cuda": 8192}
 """Rows whose logits are in memory at a time."""
-NARROW_CHUNK = 32768
-"""The same for a narrow head on a GPU, whose kernel takes 128 rows at a time on each of its processors."""
 MULTIPLE = {"cpu": 1, "cuda": 64}
 """The vocabulary is padded to a multiple of this, without which matrix products on a GPU are several times slower."""
 BIAS_COLUMNS = {"cpu": 1, "cuda": 8}
 """Columns beside the head's inputs that its bias takes, for the same reason."""
+MOST_GATED = 31
+"""Modules of whose vectors the kernels of a narrow head can tell who sees them, a bit each."""
 SMALLEST = torch.finfo(torch.float32).tiny
 """A probability below this counts as this in the loss that is reported; the gradient knows no such limit."""
 
@@ -81,10 +84,8 @@ def losses_without_gradient(
     if _has_narrow_kernels(rows, dtype):
         inputs, head = rows.to(dtype).contiguous(), weight.to(dtype).contiguous()
         offset = weight.new_zeros(len(weight), dtype=torch.float32) if bias is None else bias.float()
-        losses = offset.new_empty(len(shifts), len(rows))
-        for shift, of_shift in zip(shifts, losses, strict=True):
-            head_kernels.narrow_losses(inputs, head, offset if shift is None else offset + shift, wanted, of_shift)
-        return losses
+        biases = (offset if shift is None else offset + shift for shift in shifts)
+        return torch.stack([head_kernels.NarrowHead(inputs, head, bias, wanted).losses()[0] for bias in biases])
     chunks, chunk = [], CHUNK[rows.device.type]
     weight, bias = padded(weight, bias, weight.dtype)
     for first in range(0, len(rows), chunk):
@@ -129,6 +130,95 @@ def padded(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Ten
     )
 
 
+@dataclass(frozen=True)
+class _Given:
+    """A head, how much each row counts in each gradient (N 1), and which gradients are wanted."""
+
+    hidden: Tensor
+    """N D."""
+    head: Tensor
+    """W D, in the precision of products, with what all rows see."""
+    bias: Tensor | None
+    """W."""
+    targets: Tensor
+    """N."""
+    n_tokens: int
+    added: Sequence[AddedRows]
+    weights: Tensor
+    """In the loss and in the gradient of `hidden`."""
+    head_weights: Tensor
+    added_weights: Sequence[Tensor]
+    needs_hidden: bool
+    needs_head: bool
+    needs_added: Sequence[bool]
+
+    def gated(self, here: slice = slice(None)) -> list[AddedRows]:
+        """What only some rows see, for some of the rows."""
+        return [replace(of, hidden=of.hidden[here]) for of in self.added if not isinstance(of.hidden, bool)]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The loss of each row, and the gradients that are wanted."""
+
+    losses: Tensor
+    dhidden: Tensor | None
+    dweight: Tensor | None
+    """V D."""
+    dbias: Tensor | None
+    """V."""
+    dadded: Sequence[Tensor | None]
+
+
+def _without_logits(given: _Given) -> _Found:
+    """By the kernels of a narrow head."""
+    hidden, gated = given.hidden.to(given.head.dtype).contiguous(), given.gated()
+    bias = given.head.new_zeros(len(given.head)) if given.bias is None else given.bias
+    gates = _gates(gated, hidden) if gated else None
+    head = head_kernels.NarrowHead(hidden, given.head, bias, given.targets.int(), gates)
+    dhidden = torch.empty_like(given.hidden) if given.needs_hidden else None
+    losses, lse = head.losses(given.weights, dhidden)
+    dweight, dbias = (
+        head.token_gradients(lse, given.head_weights, slice(0, given.n_tokens)) if given.needs_head else (None, None)
+    )
+    dadded = [
+        head.token_gradients(lse, weights, of.tokens)[0] if needed else None
+        for of, weights, needed in zip(given.added, given.added_weights, given.needs_added, strict=True)
+    ]
+    return _Found(losses, dhidden, dweight, dbias, dadded)
+
+
+def _in_chunks(given: _Given) -> _Found:
+    """From the logits of some rows at a time."""
+    hidden, head, weights, (V, D) = given.hidden, given.head, given.weights, (given.n_tokens, given.hidden.shape[1])
+    chunk, n_columns = CHUNK[hidden.device.type], D + BIAS_COLUMNS[hidden.device.type]
+    exact = torch.promote_types(hidden.dtype, torch.float32)
+    losses = torch.empty_like(weights.squeeze(-1))
+    dhidden = torch.empty_like(hidden) if given.needs_hidden else None
+    dhead = hidden.new_zeros(len(head), n_columns, dtype=exact) if given.needs_head else None
+    dadded = [
+        torch.zeros_like(of.weight) if needed else None
+        for of, needed in zip(given.added, given.needs_added, strict=True)
+    ]
+    for start in range(0, len(hidden), chunk):
+        here = slice(start, start + chunk)
+        rows, gated = hidden[here].to(head.dtype), given.gated(here)
+        g = _losses_and_gradients(rows, head, given.bias, given.targets[here], V, losses[here], gated)
+        # Weights are applied to the narrow side, D, and never to the wide one, V.
+        if dhead is not None:
+            _add_product(dhead, g.T, _with_ones(hidden[here], given.head_weights[here]).to(head.dtype))
+        for of, of_weights, total in zip(given.added, given.added_weights, dadded, strict=True):
+            if total is not None:
+                _add_product(total, g[:, of.tokens].T, (hidden[here] * of_weights[here]).to(head.dtype))
+        if dhidden is not None:
+            of_hidden = g @ head
+            for of in gated:
+                of_hidden += hide(g[:, of.tokens] @ of.weight.to(head.dtype), of.hidden)
+            torch.mul(of_hidden, weights[here], out=dhidden[here])
+    dweight, dbias = (None, None) if dhead is None else (dhead[:V, :D], dhead[:V, D])
+    return _Found(losses, dhidden, dweight, dbias, dadded)
+
+
 def _losses_and_gradients(
     hidden: Tensor,
     head: Tensor,
@@ -139,14 +229,10 @@ def _losses_and_gradients(
     gated: Sequence[AddedRows],
 ) -> Tensor:
     """The loss of each row, written to `losses`, and the gradient of its logits; the gated vectors only some rows see."""
-    has_kernels = HAS_KERNELS and hidden.is_cuda and hidden.dtype in HALVES
-    if has_kernels and (not gated or (bias is not None and _has_narrow_kernels(hidden, hidden.dtype))):
-        gates = _gates(gated, hidden) if gated else None
-        return head_kernels.losses_and_gradients(hidden.contiguous(), head, bias, targets, n_tokens, losses, gates)
     logits = nn.functional.linear(hidden, head, bias)
     for rows in gated:
         logits[:, rows.tokens] += hide(hidden, rows.hidden) @ rows.weight.to(hidden.dtype).T
-    if has_kernels:
+    if HAS_KERNELS and logits.is_cuda and logits.dtype in HALVES:
         return head_kernels.losses_and_gradients_in_place(logits, targets, n_tokens, losses)
     # In float32, as p - 1 of a confident prediction is lost in half precision.
     p, t = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), targets.unsqueeze(-1)
@@ -155,15 +241,14 @@ def _losses_and_gradients(
 
 
 def _gates(gated: Sequence[AddedRows], hidden: Tensor) -> "head_kernels.Gates":
-    """The same for the kernels of a narrow head; a token that no gated vector belongs to has a column that no row sees."""
+    """The same for the kernels of a narrow head: a bit for each module."""
     end = max(of.tokens.stop for of in gated)
     added = hidden.new_zeros(end, hidden.shape[-1])
-    columns = torch.zeros(end, dtype=torch.int32, device=hidden.device)
-    seen = torch.zeros(len(hidden), 1 + len(gated), dtype=torch.uint8, device=hidden.device)
-    for column, of in enumerate(gated, start=1):
-        added[of.tokens], columns[of.tokens] = of.weight.to(hidden.dtype), column
-        seen[:, column : column + 1] = ~of.hidden
-    return head_kernels.Gates(added, columns, seen)
+    bits, seen = (torch.zeros(n, 1, dtype=torch.int32, device=hidden.device) for n in (end, len(hidden)))
+    for i, of in enumerate(gated):
+        added[of.tokens], bits[of.tokens] = of.weight.to(hidden.dtype), 1 << i
+        seen += hide(torch.full_like(seen, 1 << i), of.hidden)
+    return head_kernels.Gates(added, bits, seen)
 
 
 def _with_ones(hidden: Tensor, weights: Tensor) -> Tensor:
@@ -204,38 +289,29 @@ class _HeadLosses(torch.autograd.Function):
         weights: Tensor,
         *_: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        device, dtype = hidden.device.type, _product_dtype(hidden)
-        gates = [(of, of.hidden) for of in added if not isinstance(of.hidden, bool)]
+        dtype, weights = _product_dtype(hidden), weights.unsqueeze(-1)  # N 1
         head, offset = padded(_with_what_all_see(weight, added), bias, dtype)
-        (V, D), chunk = weight.shape, NARROW_CHUNK if _has_narrow_kernels(hidden, dtype) else CHUNK[device]
-        needs_hidden, needs_head = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
-        dhidden = torch.empty_like(hidden) if needs_hidden else None
-        dhead = weight.new_zeros(len(head), D + BIAS_COLUMNS[device]) if needs_head and frozen is not True else None
-        dadded = [torch.zeros_like(of.weight) if needs_head and of.frozen is not True else None for of in added]
-        losses = torch.empty_like(weights)
-        weights = weights.unsqueeze(-1)  # N 1
-        head_weights = hide(weights, frozen)
-        added_weights = [hide(hide(weights, of.hidden), of.frozen) for of in added]
-        for start in range(0, len(targets), chunk):
-            here = slice(start, start + chunk)
-            gated = [replace(of, hidden=rows[here]) for of, rows in gates]
-            g = _losses_and_gradients(hidden[here].to(dtype), head, offset, targets[here], V, losses[here], gated)
-            # Weights are applied to the narrow side, D, and never to the wide one, V.
-            if dhead is not None:
-                _add_product(dhead, g.T, _with_ones(hidden[here], head_weights[here]).to(dtype))
-            for of, of_weights, total in zip(added, added_weights, dadded, strict=True):
-                if total is not None:
-                    _add_product(total, g[:, of.tokens].T, (hidden[here] * of_weights[here]).to(dtype))
-            if dhidden is not None:
-                of_hidden = g @ head
-                for of in gated:
-                    of_hidden += hide(g[:, of.tokens] @ of.weight.to(dtype), of.hidden)
-                torch.mul(of_hidden, weights[here], out=dhidden[here])
-        dweight = None if dhead is None else dhead[:V, :D]
-        dbias = None if dhead is None or bias is None else dhead[:V, D]
-        ctx.save_for_backward(dhidden, dweight, dbias, *dadded)
-        ctx.mark_non_differentiable(losses)
-        return (losses * weights.squeeze(-1)).sum(), losses
+        needs_tables = any(ctx.needs_input_grad[1:])
+        given = _Given(
+            hidden,
+            head,
+            offset,
+            targets,
+            len(weight),
+            added,
+            weights,
+            head_weights=hide(weights, frozen),
+            added_weights=[hide(hide(weights, of.hidden), of.frozen) for of in added],
+            needs_hidden=ctx.needs_input_grad[0],
+            needs_head=needs_tables and frozen is not True,
+            needs_added=[needs_tables and of.frozen is not True for of in added],
+        )
+        narrow = _has_narrow_kernels(hidden, dtype) and len(given.gated()) <= MOST_GATED
+        found = _without_logits(given) if narrow else _in_chunks(given)
+        dbias = None if bias is None else found.dbias
+        ctx.save_for_backward(found.dhidden, found.dweight, dbias, *found.dadded)
+        ctx.mark_non_differentiable(found.losses)
+        return (found.losses * weights.squeeze(-1)).sum(), found.losses
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:

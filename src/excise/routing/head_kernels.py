@@ -1,8 +1,13 @@
-"""The losses of the output head and the gradients of its logits as Triton kernels, which read and write as little memory
-as they can: at these sizes memory is what the head waits for.
+"""The output head as Triton kernels, which read and write as little memory as they can: at these sizes memory is what the
+head waits for.
 
-Shapes: N rows, D d_model, V tokens, W the vocabulary with its padding, G tokens with vectors that only some rows see,
-C ways to see them.
+A narrow head never writes a logit. The gradient of a row is a mean of the tokens' vectors by their probabilities, less the
+vector of its target: attention to all tokens, whose vectors are both keys and values. So one kernel takes a block of rows
+past all tokens, and finds their losses and their gradients; another takes a block of tokens past all rows, computes the
+same probabilities anew, and finds the gradients of their vectors. A wide head, for which that would be too many products,
+has its logits in memory, and their gradients are written in their place.
+
+Shapes: N rows, D d_model, V tokens, W the vocabulary with its padding, G tokens with vectors that only some rows see.
 """
 
 from dataclasses import dataclass
@@ -15,13 +20,16 @@ from torch import Tensor
 from excise.routing.kernels import HALVES
 
 NARROW = 128
-"""Up to this d_model the logits are computed twice, which takes less time than writing them once."""
+"""The largest d_model of a narrow head."""
+PROGRAMS = 256
+"""That keep a GPU busy: few tokens are taken past shares of the rows, whose sums are added up."""
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(-1e30)
+LANES = tl.constexpr(8)  # sums that stay apart until the end, as threads would have to meet
 
 
 def is_narrow(d_model: int, dtype: torch.dtype) -> bool:
-    """Whether a head computes its logits twice; in float32 these kernels would round."""
+    """Whether there are kernels for a head without logits; in float32 they would round."""
     return d_model <= NARROW and dtype in HALVES
 
 
@@ -31,67 +39,218 @@ class Gates:
 
     added: Tensor
     """G D."""
-    columns: Tensor
-    """Which column of `seen` holds for each of these tokens (G)."""
+    bits: Tensor
+    """The bit of the module that adds each, 0 where none does (G 1)."""
     seen: Tensor
-    """N C."""
+    """The bits of the modules that each row sees (N 1)."""
 
 
-def losses_and_gradients(
-    hidden: Tensor,
-    head: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    n_tokens: int,
-    losses: Tensor,
-    gates: Gates | None = None,
-) -> Tensor:
-    """The loss of each row, written to `losses`, and the gradient of its logits (N W); beyond the tokens that there are it
-    is 0. Gates are for narrow heads with a bias."""
-    (N, D), W = hidden.shape, len(head)
-    if bias is None or not is_narrow(D, hidden.dtype):
-        assert gates is None
-        return losses_and_gradients_in_place(torch.nn.functional.linear(hidden, head, bias), targets, n_tokens, losses)
-    lse, gradients = narrow_losses(hidden, head, bias, targets, losses, gates), hidden.new_empty(N, W)
-    _narrow_gradients[triton.cdiv(N, 128), triton.cdiv(W, 16 * 64)](
-        *(hidden, head, bias, targets, lse, gradients, *_arguments(gates, hidden), N, W),
-        *(D, _padded(D), *_sizes(gates), 128, 64, 16),
-        num_warps=4,
-        num_stages=4,
-    )
-    return gradients
+@dataclass(frozen=True)
+class NarrowHead:
+    """Rows, what they are multiplied with, and the tokens that are to come of it."""
+
+    hidden: Tensor
+    """N D."""
+    weight: Tensor
+    """W D."""
+    bias: Tensor
+    """W."""
+    targets: Tensor
+    """N."""
+    gates: Gates | None = None
+
+    def losses(self, weights: Tensor | None = None, gradient: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The loss of each row, and the logarithm to base 2 of what its probabilities are divided by (N each); the gradient
+        of the losses, weighted (N), is written where it is wanted (N D)."""
+        (N, D), W = self.hidden.shape, len(self.weight)
+        losses, lse = self.hidden.new_empty(2, N, dtype=torch.float32).unbind()
+        tile = rows_tile(gradient is not None)
+        _narrow_rows[(triton.cdiv(N, tile["ROWS"]),)](
+            *(self.hidden, self.weight, self.bias, self.targets, *self._gates(), lse, losses),
+            *(losses if weights is None else weights, losses if gradient is None else gradient),
+            *(N, W, D, _padded(D), self._n_gated, W % tile["TOKENS"] == 0, gradient is not None),
+            **tile,
+        )
+        return losses, lse
+
+    def token_gradients(self, lse: Tensor, weights: Tensor, tokens: slice) -> tuple[Tensor, Tensor]:
+        """The gradients of the losses, weighted (N), for the vectors and biases of some tokens (n D, n)."""
+        (N, D), n, tile = self.hidden.shape, tokens.stop - tokens.start, tokens_tile()
+        n_tiles = max(1, triton.cdiv(n, tile["TOKENS"]))
+        n_shares = max(1, PROGRAMS // n_tiles)
+        rows = triton.cdiv(triton.cdiv(N, n_shares), tile["ROWS"]) * tile["ROWS"]  # of a share
+        dweight, dbias = lse.new_empty(n_shares, n, D), lse.new_empty(n_shares, n)
+        # Probabilities are divided by their row's sum and multiplied with its weight, in one.
+        divisors = lse - weights.flatten().log2()
+        _narrow_tokens[n_tiles, n_shares](
+            *(self.hidden, self.weight, self.bias, self.targets, *self._gates(), divisors, weights, dweight, dbias),
+            *(N, tokens.start, tokens.stop, rows, D, _padded(D), self._n_gated, N % tile["ROWS"] == 0),
+            **tile,
+        )
+        return _summed(dweight), _summed(dbias)
+
+    def _gates(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Without gates, anything: the kernels do not look."""
+        gates = self.gates
+        return (gates.added, gates.bits, gates.seen) if gates else (self.hidden, self.hidden, self.hidden)
+
+    @property
+    def _n_gated(self) -> int:
+        return len(self.gates.added) if self.gates else 0
 
 
-def narrow_losses(
-    hidden: Tensor, head: Tensor, bias: Tensor, targets: Tensor, losses: Tensor, gates: Gates | None = None
-) -> Tensor:
-    """Write the loss of each row of a narrow head to `losses`, and no logit anywhere; the logarithms to base 2 of what the
-    rows are divided by (N)."""
-    (N, D), lse = hidden.shape, torch.empty_like(losses)
-    _narrow_losses[(triton.cdiv(N, 128),)](
-        *(hidden, head, bias, targets, lse, losses, *_arguments(gates, hidden), N, len(head)),
-        *(D, _padded(D), *_sizes(gates), 128, 128),
-        num_warps=8,
-        num_stages=2,
-    )
-    return lse
+def _summed(shares: Tensor) -> Tensor:
+    return shares[0] if len(shares) == 1 else shares.sum(0)
 
 
-def _arguments(gates: Gates | None, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Without gates, anything: the kernels do not look."""
-    return (gates.added, gates.columns, gates.seen) if gates else (hidden, hidden, hidden)
+def rows_tile(has_gradient: bool) -> dict[str, int]:
+    """Rows that a program has, and tokens that it meets at a time."""
+    if has_gradient:
+        return {"ROWS": 64, "TOKENS": 128, "num_warps": 4, "num_stages": 3}
+    return {"ROWS": 128, "TOKENS": 64, "num_warps": 8, "num_stages": 3}
 
 
-def _sizes(gates: Gates | None) -> tuple[int, int]:
-    return (len(gates.added), gates.seen.shape[1]) if gates else (0, 0)
+def tokens_tile() -> dict[str, int]:
+    """Tokens that a program has, and rows that it meets at a time."""
+    return {"TOKENS": 64, "ROWS": 64, "num_warps": 4, "num_stages": 3}
 
 
 def _padded(d_model: int) -> int:
     return max(16, int(triton.next_power_of_2(d_model)))
 
 
+@triton.jit
+def _vectors(base, places, n, D: tl.constexpr, P: tl.constexpr, INSIDE: tl.constexpr = False):
+    """Vectors at some places (places P), zero from place n on, unless all are known to be before it."""
+    d = tl.arange(0, P)
+    inside = ((places < n) | INSIDE)[:, None] & (d < D)[None, :]
+    return tl.load(base + places[:, None] * D + d[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _store(base, places, n, D: tl.constexpr, P: tl.constexpr, values):
+    d = tl.arange(0, P)
+    inside = (places < n)[:, None] & (d < D)[None, :]
+    tl.store(base + places[:, None] * D + d[None, :], values.to(base.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _past_tokens(
+    most, total, y, h, sees, weight, bias, added, bits, begin, end, W,
+    D: tl.constexpr, P: tl.constexpr, G: tl.constexpr,
+    TOKENS: tl.constexpr, EVEN: tl.constexpr, GRADIENT: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
+    for start in tl.range(begin, end, TOKENS, num_stages=1 if GATED else None):
+        tokens = start + tl.arange(0, TOKENS)
+        w = _vectors(weight, tokens, W, D, P, EVEN)
+        b = tl.load(bias + tokens, mask=(tokens < W) | EVEN, other=float("-inf")).to(tl.float32) * LOG2_E
+        s = tl.dot(h, tl.trans(w))
+        if GATED:
+            a = _vectors(added, tokens, G, D, P)
+            seen = (sees[:, None] & tl.load(bits + tokens, mask=tokens < G, other=0)[None, :]) != 0
+            s += tl.where(seen, tl.dot(h, tl.trans(a)), 0.0)
+        s = s * LOG2_E + b[None, :]
+        new = tl.maximum(most, tl.max(s, 1))
+        p = tl.exp2(s - new[:, None])
+        shrink = tl.exp2(most - new)
+        total = total * shrink[:, None] + tl.sum(p.reshape(h.shape[0], TOKENS // LANES, LANES), 1)
+        if GRADIENT:
+            y = tl.dot(p.to(w.dtype), w, y * shrink[:, None])
+            if GATED:
+                y = tl.dot(tl.where(seen, p, 0.0).to(w.dtype), a, y)
+        most = new
+    return most, total, y
+
+
+@triton.jit
+def _narrow_rows(
+    hidden, weight, bias, targets, added, bits, seen, lses, losses, weights, gradient, N, W,
+    D: tl.constexpr, P: tl.constexpr, G: tl.constexpr, EVEN: tl.constexpr, GRADIENT: tl.constexpr,
+    ROWS: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    h = _vectors(hidden, rows, N, D, P)
+    target = tl.load(targets + rows, mask=rows < N, other=0)
+    own = _vectors(weight, target, W, D, P).to(tl.float32)
+    most, total = tl.full([ROWS], NEVER, tl.float32), tl.zeros([ROWS, LANES], tl.float32)
+    y = tl.zeros([ROWS, P], tl.float32)
+    gated_end = (G + TOKENS - 1) // TOKENS * TOKENS
+    if G > 0:
+        sees = tl.load(seen + rows, mask=rows < N, other=0)
+        most, total, y = _past_tokens(
+            most, total, y, h, sees, weight, bias, added, bits, 0, gated_end, W,
+            D, P, G, TOKENS, EVEN, GRADIENT, True,
+        )  # fmt: skip
+        sees_own = (sees & tl.load(bits + target, mask=target < G, other=0)) != 0
+        own += tl.where(sees_own[:, None], _vectors(added, target, G, D, P).to(tl.float32), 0.0)
+    most, total, y = _past_tokens(
+        most, total, y, h, rows, weight, bias, added, bits, gated_end, W, W,
+        D, P, G, TOKENS, EVEN, GRADIENT, False,
+    )  # fmt: skip
+    total = tl.sum(total, 1)
+    lse = most + tl.log2(total)
+    wanted = tl.sum(h.to(tl.float32) * own, 1) + tl.load(bias + target).to(tl.float32)
+    tl.store(lses + rows, lse, mask=rows < N)
+    tl.store(losses + rows, lse / LOG2_E - wanted, mask=rows < N)
+    if GRADIENT:
+        share = tl.load(weights + rows, mask=rows < N, other=0.0)
+        _store(gradient, rows, N, D, P, (y * (1 / total)[:, None] - own) * share[:, None])
+
+
+@triton.jit
+def _past_rows(
+    dw, db, w, b, a, bit, hidden, targets, seen, divisors, weights, tokens, begin, end, N,
+    D: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, EVEN: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
+    for start in range(begin, end, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        inside = (rows < N) | EVEN
+        h = _vectors(hidden, rows, N, D, P, EVEN)
+        divisor = tl.load(divisors + rows, mask=inside, other=float("inf"))
+        target = tl.load(targets + rows, mask=inside, other=-1)
+        share = tl.load(weights + rows, mask=inside, other=0.0)
+        s = tl.dot(w, tl.trans(h))
+        if GATED:
+            sees = tl.load(seen + rows, mask=inside, other=0)
+            s += tl.where((bit[:, None] & sees[None, :]) != 0, tl.dot(a, tl.trans(h)), 0.0)
+        g = tl.exp2(s * LOG2_E + (b[:, None] - divisor[None, :]))
+        g = tl.where(tokens[:, None] == target[None, :], g - share[None, :], g)
+        db += tl.sum(g.reshape(w.shape[0], ROWS // LANES, LANES), 1)
+        dw = tl.dot(g.to(h.dtype), h, dw)
+    return dw, db
+
+
+@triton.jit
+def _narrow_tokens(
+    hidden, weight, bias, targets, added, bits, seen, divisors, weights, dweight, dbias, N, first, end, n_rows,
+    D: tl.constexpr, P: tl.constexpr, G: tl.constexpr, EVEN: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    places, share = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1)
+    tokens = first + places
+    w = _vectors(weight, tokens, end, D, P)
+    b = tl.load(bias + tokens, mask=tokens < end, other=float("-inf")).to(tl.float32) * LOG2_E
+    dw, db = tl.zeros([TOKENS, P], tl.float32), tl.zeros([TOKENS, LANES], tl.float32)
+    begin, past = share * n_rows, tl.minimum((share + 1) * n_rows, N)
+    gated_end = begin
+    if G > 0:
+        gated_end = tl.where(first + tl.program_id(0) * TOKENS < G, past, begin)
+        a, bit = _vectors(added, tokens, G, D, P), tl.load(bits + tokens, mask=tokens < G, other=0)
+        dw, db = _past_rows(
+            dw, db, w, b, a, bit, hidden, targets, seen, divisors, weights, tokens, begin, gated_end, N,
+            D, P, ROWS, EVEN, True,
+        )  # fmt: skip
+    dw, db = _past_rows(
+        dw, db, w, b, w, tokens, hidden, targets, seen, divisors, weights, tokens, gated_end, past, N,
+        D, P, ROWS, EVEN, False,
+    )  # fmt: skip
+    n = end - first
+    _store(dweight + share * n * D, places, n, D, P, dw)
+    tl.store(dbias + share * n + places, tl.sum(db, 1), mask=places < n)
+
+
 def losses_and_gradients_in_place(logits: Tensor, targets: Tensor, n_tokens: int, losses: Tensor) -> Tensor:
-    """The same from logits (N W), in whose memory the gradient is written."""
+    """The loss of each row, written to `losses`, and the gradient of its logits (N W), written in their memory; beyond the
+    tokens that there are it is 0."""
     _in_place[(len(logits),)](logits, targets, losses, logits.shape[1], n_tokens, TILE=4096, num_warps=8)
     return logits
 
@@ -118,111 +277,3 @@ def _in_place(logits, targets, losses, W, V, TILE: tl.constexpr):
         s = tl.load(base + at, mask=at < V, other=float("-inf")).to(tl.float32)
         g = tl.exp2(s * LOG2_E - lse) - tl.where(at == target, 1.0, 0.0)
         tl.store(base + at, g.to(logits.dtype.element_ty), mask=at < W)
-
-
-@triton.jit
-def _rows(base, places, n, D: tl.constexpr, P: tl.constexpr):
-    d = tl.arange(0, P)
-    return tl.load(
-        base + places[:, None].to(tl.int64) * D + d[None, :], mask=(places < n)[:, None] & (d < D)[None, :], other=0.0
-    )
-
-
-@triton.jit
-def _seen(seen, columns, rows, tokens, N, G: tl.constexpr, C: tl.constexpr):
-    """Whether rows see what is added to tokens, of which only the first G have anything; both of one shape, or of shapes
-    that fit."""
-    column = tl.load(columns + tokens, mask=tokens < G, other=0)
-    return tl.load(seen + rows * C + column, mask=(rows < N) & (tokens < G), other=0) != 0
-
-
-@triton.jit
-def _scores(
-    h, head, bias, added, columns, seen, rows, at, N, W,
-    D: tl.constexpr, P: tl.constexpr, G: tl.constexpr, C: tl.constexpr, GATED: tl.constexpr,
-):  # fmt: skip
-    """The logits of some rows and tokens."""
-    b = tl.load(bias + at, mask=at < W, other=float("-inf")).to(tl.float32)
-    s = tl.dot(h, tl.trans(_rows(head, at, W, D, P))) + b[None, :]
-    if GATED:
-        more = tl.dot(h, tl.trans(_rows(added, at, G, D, P)))
-        s += tl.where(_seen(seen, columns, rows[:, None], at[None, :], N, G, C), more, 0.0)
-    return s
-
-
-@triton.jit
-def _sums(
-    most, total, h, head, bias, added, columns, seen, rows, begin, end, N, W,
-    D: tl.constexpr, P: tl.constexpr, G: tl.constexpr, C: tl.constexpr, TILE: tl.constexpr, GATED: tl.constexpr,
-):  # fmt: skip
-    for start in tl.range(begin, end, TILE, num_stages=1 if GATED else None):
-        at = start + tl.arange(0, TILE)
-        s = _scores(h, head, bias, added, columns, seen, rows, at, N, W, D, P, G, C, GATED) * LOG2_E
-        new = tl.maximum(most, tl.max(s, 1))
-        total = total * tl.exp2(most - new) + tl.sum(tl.exp2(s - new[:, None]), 1)
-        most = new
-    return most, total
-
-
-@triton.jit
-def _narrow_losses(
-    hidden, head, bias, targets, lses, losses, added, columns, seen, N, W,
-    D: tl.constexpr, P: tl.constexpr, G: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    h = _rows(hidden, rows, N, D, P)
-    target = tl.load(targets + rows, mask=rows < N, other=0)
-    wanted = tl.sum(h.to(tl.float32) * _rows(head, target, W, D, P).to(tl.float32), 1)
-    wanted += tl.load(bias + target).to(tl.float32)
-    most = tl.full([ROWS], NEVER, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    gated_end = (G + TILE - 1) // TILE * TILE
-    if G > 0:
-        more = tl.sum(h.to(tl.float32) * _rows(added, target, G, D, P).to(tl.float32), 1)
-        wanted += tl.where(_seen(seen, columns, rows, target, N, G, C), more, 0.0)
-        most, total = _sums(
-            most, total, h, head, bias, added, columns, seen, rows, 0, gated_end, N, W, D, P, G, C, TILE, True
-        )
-    most, total = _sums(
-        most, total, h, head, bias, added, columns, seen, rows, gated_end, W, N, W, D, P, G, C, TILE, False
-    )
-    lse = most + tl.log2(total)
-    tl.store(lses + rows, lse, mask=rows < N)
-    tl.store(losses + rows, lse / LOG2_E - wanted, mask=rows < N)
-
-
-@triton.jit
-def _write_gradients(
-    h, lse, target, head, bias, added, columns, seen, gradients, rows, begin, end, N, W,
-    D: tl.constexpr, P: tl.constexpr, G: tl.constexpr, C: tl.constexpr, TILE: tl.constexpr, GATED: tl.constexpr,
-):  # fmt: skip
-    for start in tl.range(begin, end, TILE, num_stages=1 if GATED else None):
-        at = start + tl.arange(0, TILE)
-        s = _scores(h, head, bias, added, columns, seen, rows, at, N, W, D, P, G, C, GATED)
-        g = tl.exp2(s * LOG2_E - lse[:, None]) - tl.where(at[None, :] == target[:, None], 1.0, 0.0)
-        place = gradients + rows[:, None].to(tl.int64) * W + at[None, :]
-        tl.store(place, g.to(gradients.dtype.element_ty), mask=(rows < N)[:, None] & (at < W)[None, :])
-
-
-@triton.jit
-def _narrow_gradients(
-    hidden, head, bias, targets, lses, gradients, added, columns, seen, N, W,
-    D: tl.constexpr, P: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
-):  # fmt: skip
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    h = _rows(hidden, rows, N, D, P)
-    target = tl.load(targets + rows, mask=rows < N, other=0)
-    lse = tl.load(lses + rows, mask=rows < N, other=0.0)
-    first = tl.program_id(1) * TILES * TILE
-    end = tl.minimum(first + TILES * TILE, W)
-    if G > 0:
-        gated_end = tl.minimum(end, (G + TILE - 1) // TILE * TILE)
-        _write_gradients(
-            h, lse, target, head, bias, added, columns, seen, gradients, rows, first, gated_end,
-            N, W, D, P, G, C, TILE, True,
-        )  # fmt: skip
-        first = tl.maximum(first, gated_end)
-    _write_gradients(
-        h, lse, target, head, bias, added, columns, seen, gradients, rows, first, end, N, W, D, P, G, C, TILE, False
-    )

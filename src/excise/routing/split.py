@@ -7,6 +7,7 @@ partition nor the rule.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -61,9 +62,10 @@ class InputSplit(nn.Module):
         self.units = units
         self.pieces = pieces
 
-    def forward(self, x: Tensor, route: Route) -> Tensor:
+    def forward(self, x: Tensor, route: Route, *, hidden: bool = False) -> Tensor:
+        """The sum of all units, which may be hidden already."""
         seen = [i for i, unit in enumerate(self.units) if not route.gone(unit.part)]
-        x = gate(x, tuple(self.units[i] for i in seen), route)
+        x = gate(x, tuple(self.units[i] for i in seen), route, hidden)
         parts = [self.pieces[i].part for i in seen]
         bias_part, bias = next(iter(self.bias.items()))
         frozen_bias = route.freeze.get(bias_part, False)
@@ -79,31 +81,39 @@ class InputSplit(nn.Module):
         )
 
 
-def gate(x: Tensor, units: Pieces, route: Route) -> Tensor:
-    """Outputs of heads or units, zero where they are hidden and constant where they are detached."""
+def gate(x: Tensor, units: Pieces, route: Route, hidden: bool) -> Tensor:
+    """Outputs of heads or units, zero where they are hidden, unless that they are already, and constant where they are
+    detached."""
+    hides = {} if hidden else route.hide
     if torch.compiler.is_compiling():  # a mask over all columns costs nothing then, and joining pieces a pass
-        return hide(stop_gradient(x, in_columns(route.detach, x, units)), in_columns(route.hide, x, units))
-    if not any(unit.part in route.hide or unit.part in route.detach for unit in units):
+        return hide(stop_gradient(x, in_columns(route.detach, x, units)), in_columns(hides, x, units))
+    if not any(unit.part in hides or unit.part in route.detach for unit in units):
         return x
     pieces = zip(units, x.split_with_sizes([unit.size for unit in units], -1), strict=True)
-    return torch.cat([_gate_piece(piece, unit.part, route) for unit, piece in pieces], -1)
-
-
-def _gate_piece(piece: Tensor, part: str, route: Route) -> Tensor:
-    return hide(stop_gradient(piece, route.detach.get(part, False)), route.hide.get(part, False))
+    return torch.cat(
+        [
+            hide(stop_gradient(piece, route.detach.get(unit.part, False)), hides.get(unit.part, False))
+            for unit, piece in pieces
+        ],
+        -1,
+    )
 
 
 def in_columns(rows_of: Mapping[str, Rows], x: Tensor, units: Pieces) -> Rows:
     """Where in the outputs of all units (B T, and a column each) are the given rows of their parts."""
     found: Rows = False
-    column, start = torch.arange(x.shape[-1], device=x.device), 0
-    for unit in units:
-        rows, end = rows_of.get(unit.part, False), start + unit.size
-        if rows is not False:
-            here = rows & ((column >= start) & (column < end))
-            found = here if found is False else found | here
-        start = end
+    column = torch.arange(x.shape[-1], device=x.device)
+    for rows, start, end in columns_of(rows_of, units):
+        here = rows & ((column >= start) & (column < end))
+        found = here if found is False else found | here
     return found
+
+
+def columns_of(rows_of: Mapping[str, Rows], units: Pieces) -> list[tuple[Rows, int, int]]:
+    """The rows that are given for the part of some units, and the columns of these units, from and to."""
+    ends = list(accumulate(unit.size for unit in units))
+    given = ((rows_of.get(unit.part, False), end - unit.size, end) for unit, end in zip(units, ends, strict=True))
+    return [(rows, start, end) for rows, start, end in given if rows is not False]
 
 
 class Norm(nn.Module):

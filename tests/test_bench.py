@@ -50,6 +50,11 @@ def test_every_kind_of_step_is_timed_against_plain_training():
         )
 
 
+def test_only_the_kinds_that_are_named_are_timed():
+    made = variants(BenchConfig(kinds=("mixed", "single")), TrainConfig(), torch.device("cpu"))
+    assert list(made) == [PLAIN, MIXED, SINGLE]
+
+
 @pytest.mark.parametrize(("kind", "per_step", "rows"), [(SINGLE, 1, 4), (SINGLE_QUARTERS, 4, 1)])
 def test_one_label_a_micro_batch_is_timed_with_each_label_in_its_share(monkeypatch, kind, per_step, rows):
     steps = []

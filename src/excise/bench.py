@@ -6,6 +6,7 @@ machine was seen to do in the same run. Tokens are real ones: padding does not c
 
 import gc
 import itertools
+import logging
 import math
 import statistics
 import time
@@ -31,7 +32,11 @@ from excise.train.recorded import passes_for
 from excise.train.run import Precision, TrainConfig
 from excise.train.step import Passes, accumulate_passes
 
+logger = logging.getLogger(__name__)
+
 Size = Literal["tiny", "8m", "64m", "125m", "254m"]
+Kind = Literal["mixed", "vectors", "single", "labels", "quarters"]
+KINDS: tuple[Kind, ...] = ("mixed", "vectors", "single", "labels", "quarters")
 SIZES: Mapping[str, tuple[GPTConfig, int]] = {
     "tiny": (GPTConfig(vocabulary_size=4096, context=256, n_layers=4, d_model=256, n_heads=8, d_mlp=1024), 16),
     "8m": (TINYSTORIES["8m"], 128),
@@ -71,6 +76,9 @@ class BenchConfig:
     """Rows filled by a document each, or documents with the lengths of TinyStories."""
     rows: int = 0
     """Rows in a step; 0 means 65,536 tokens, or 4,096 for the tiny model."""
+    kinds: tuple[Kind, ...] = KINDS
+    """Kinds of step beside plain training: mixed rows, these with token vectors, one label a micro-batch, each label alone,
+    and steps in quarters."""
     reference: bool = False
     """Whether the set-up that the field uses is timed too: GPT-Neo of `transformers`, eager attention, compiled, a document
     a row, gradients zeroed after the backward pass."""
@@ -169,7 +177,11 @@ def bench(config: BenchConfig) -> BenchResults:
     device = pick_device(train.device)
     kinds = variants(config, train, device)
     groups = [{name: kind} for name, kind in kinds.items()] if device.type == "cuda" else [kinds]
-    made = {name: variant for group in groups for name, variant in measured(group, config.rounds, device).items()}
+    made: dict[str, Variant] = {}
+    for group in groups:
+        made |= measured(group, config.rounds, device)
+        for name in group if len(groups) > 1 else ():  # a large model takes minutes
+            logger.info("%s: %.1f ms a step", name, 1000 * statistics.median(made[name].seconds))
     size, _ = SIZES[config.size]
     precision = pick_precision(config.precision, device)
     parameters, peak = n_parameters(GPT(size)), matrix_peak(device, getattr(torch, precision))
@@ -255,12 +267,20 @@ def variants(config: BenchConfig, train: TrainConfig, device: torch.device) -> d
 
     single = in_whole_micro_batches(mix)
     vectors = replace(routing, embeddings="retain", norms="retain", forget_tokens=0.9)
-    made = {PLAIN: ours(plain, mix), MIXED: ours(routing, mix), VECTORS: ours(vectors, mix)}
-    made[SINGLE] = ours(routing, single, 1, "micro_batches")
-    for i, name in enumerate(SINGLE_LABELS):
-        made[name] = ours(routing, [float(i == label) for label in range(3)])
-    if n_rows(config) % 4 == 0:
-        made |= {PLAIN_QUARTERS: ours(plain, mix, 4), SINGLE_QUARTERS: ours(routing, single, 4, "micro_batches")}
+    by_kind: dict[Kind, dict[str, Callable[[], Stepper]]] = {
+        "mixed": {MIXED: ours(routing, mix)},
+        "vectors": {VECTORS: ours(vectors, mix)},
+        "single": {SINGLE: ours(routing, single, 1, "micro_batches")},
+        "labels": {
+            name: ours(routing, [float(i == label) for label in range(3)]) for i, name in enumerate(SINGLE_LABELS)
+        },
+        "quarters": {PLAIN_QUARTERS: ours(plain, mix, 4), SINGLE_QUARTERS: ours(routing, single, 4, "micro_batches")},
+    }
+    if n_rows(config) % 4:
+        del by_kind["quarters"]
+    made = {PLAIN: ours(plain, mix)}
+    for kind, steppers in by_kind.items():
+        made |= steppers if kind in config.kinds else {}
     if config.reference:
         made[REFERENCE] = lambda: reference_stepper(config, train, device)
     return made

@@ -96,7 +96,7 @@ def assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing
             assert (found.grad - expected.grad).norm() <= 0.03 * expected.grad.norm() + 1e-6, name
 
 
-@pytest.mark.parametrize(("rule", "n_domains"), [("sgtm", 1), ("sgtm", 3), ("gradient_routing", 1), ("none", 1)])
+@pytest.mark.parametrize(("rule", "n_domains"), [("sgtm", 1), ("sgtm", 2), ("gradient_routing", 1), ("none", 1)])
 def test_a_compiled_step_in_half_precision_is_the_plain_step(rule, n_domains):
     """Kernels, compiled blocks and the padded vocabulary together, within the precision of bfloat16."""
     routing, device = routing_for(rule, n_domains), torch.device("cuda")

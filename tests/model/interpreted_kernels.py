@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from excise.model import attention, gpt
 from excise.model.attention import _masked, masked_pattern, pattern_of
 from excise.model.attention_kernels import attend_inside, forward_tile, key_tile, query_tile
 from excise.routing import head, head_kernels
-from tests.small import batch_of, random_documents
+from excise.train.step import accumulate
+from tests.small import batch_of, documents_of_all_labels, random_documents, routing_for, small_model
 
 
 def sees_whole_tiles(mask, tile):
@@ -33,6 +35,27 @@ def test_the_attention_kernels_hide_heads():
     away = torch.randn(found.shape, generator=generator)
     gradients = [torch.autograd.grad(y, qkv, away)[0] for y in (found, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "activation_masking"])
+@pytest.mark.parametrize("n_domains", [1, 3])
+def test_a_step_by_the_kernels_is_the_plain_step(rule, n_domains, monkeypatch):
+    """Of documents of all labels, so that heads of several modules are hidden, each from some rows."""
+    routing = routing_for(rule, n_domains)
+    batch = batch_of(*documents_of_all_labels(routing))
+    plain, fast = small_model(routing), small_model(routing)
+    accumulate(plain, [batch], routing)
+    monkeypatch.setattr(attention, "attend_inside", attend_inside, raising=False)
+    monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
+    monkeypatch.setattr(gpt, "has_kernels", lambda *_: True)
+    monkeypatch.setattr(head, "_has_narrow_kernels", lambda *_: True)
+    accumulate(fast, [batch], routing)
+    for (name, expected), found in zip(plain.named_parameters(), fast.parameters(), strict=True):
+        assert (expected.grad is None) == (found.grad is None), name
+        if expected.grad is not None:
+            torch.testing.assert_close(
+                found.grad, expected.grad, rtol=1e-3, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
+            )
 
 
 @pytest.mark.parametrize("long_documents", [False, True])

@@ -150,13 +150,13 @@ def floor(config: GPTConfig, B: int, flops: float, memory: float, gigahertz: flo
     n_tokens, parameters = B * config.context, n_parameters(GPT(config))
     narrow = 2 * n_tokens * config.d_model
     wide = 2 * n_tokens * config.d_mlp
-    logits = 2 * n_tokens * config.vocabulary_size
+    n_logits = n_tokens * config.vocabulary_size
     is_narrow = head_kernels.is_narrow(config.d_model, torch.bfloat16)  # then they are computed twice and written never
     return {
         "matrix products": 6 * parameters * n_tokens / flops,
         "element-wise work": config.n_layers * (NARROW_PASSES * narrow + WIDE_PASSES * wide) / memory,
         "attention": attention_seconds(config, B, gigahertz),
-        "softmax and loss": logits * config.d_model / flops if is_narrow else 2 * logits / memory,
+        "softmax and loss": 2 * n_logits * config.d_model / flops if is_narrow else 4 * n_logits / memory,
         "optimizer": OPTIMIZER_BYTES * parameters / memory,
     }
 

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 Size = Literal["tiny", "8m", "64m", "125m", "254m"]
 Kind = Literal["mixed", "vectors", "single", "labels", "quarters"]
-KINDS: tuple[Kind, ...] = ("mixed", "vectors", "single", "labels", "quarters")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 SIZES: Mapping[str, tuple[GPTConfig, int]] = {
     "tiny": (GPTConfig(vocabulary_size=4096, context=256, n_layers=4, d_model=256, n_heads=8, d_mlp=1024), 16),
     "8m": (TINYSTORIES["8m"], 128),
@@ -77,15 +77,17 @@ class BenchConfig:
     rows: int = 0
     """Rows in a step; 0 means 65,536 tokens, or 4,096 for the tiny model."""
     kinds: tuple[Kind, ...] = KINDS
-    """Kinds of step beside plain training: mixed rows, these with token vectors, one label a micro-batch, each label alone,
-    and steps in quarters."""
+    """Kinds of step beside plain training. mixed: rows of all labels; vectors: these with token vectors; single: one label a
+    micro-batch; labels: each label alone; quarters: steps in four micro-batches."""
     reference: bool = False
     """Whether the set-up that the field uses is timed too: GPT-Neo of `transformers`, eager attention, compiled, a document
     a row, gradients zeroed after the backward pass."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether the blocks and the reference are compiled; `auto` does so on a GPU, as long trainings do."""
     precision: Precision = "auto"
+    """Of matrix products; `auto` takes the fastest of the device."""
     rounds: int = 5
+    """How often each kind is timed."""
 
     def __post_init__(self) -> None:
         if self.rows < 0:

@@ -1,6 +1,7 @@
 """The command line: help at once, bad input in one sentence with exit code 2 and nothing half-written."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from excise.bench import BenchConfig, BenchResults, Timing
+from excise.cli.arguments import uncoloured
 from excise.cli.main import COMMANDS, main
 
 TINY = [
@@ -70,7 +72,7 @@ def test_every_command_explains_itself(command, capsys):
         (["train", "demo", "--data.n-stories", "0"], "leaves that split empty"),
         (["train", "demo", "--data.n-stories", "1"], "documents labelled retain, of which there are none"),
         (["train", "demo", "--data.source", "nowhere"], "nowhere holds no prepared data; make it with: excise prepare"),
-        (["train", "demo", "--train.learning-rate", "fast"], "could not convert string to float: 'fast'"),
+        (["train", "demo", "--train.learning-rate", "fast"], "--train.learning-rate fast is not a number"),
         (["train", "demo", "--train.learning-rate", "nan"], "train.learning_rate=nan must be a number above 0"),
         (["train", "demo", "--routing.forget-weight", "nan"], "routing.forget_weight=nan must be a number from 0 up"),
         (["train", "demo", "--train.weight-decay", "-1"], "train.weight_decay=-1.0 must be a number from 0 up"),
@@ -91,6 +93,7 @@ def test_every_command_explains_itself(command, capsys):
         (["reproduce", "--out", "x"], "unknown option --out; did you mean --directory?"),
         (["prepare", "stories", "--directory", "x"], "unknown option --directory; did you mean --out?"),
         (["demo", "--sed", "1"], "unknown option --sed; did you mean --seed?"),
+        (["bench", "--rounds", "x"], "--rounds x is not a number"),
         (["demo", "--xyz", "1"], "unknown option --xyz (excise demo --help lists the options)"),
         (["demo", "again"], "Unrecognized options: again"),
         (["sample", "nowhere", "--promt", "a"], "unknown option --promt; did you mean --prompt?"),
@@ -107,6 +110,20 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(args, message, caps
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_bad_input_is_one_sentence_in_a_terminal_too():
+    """Where complaints are boxed in colour."""
+    main_end, terminal = os.openpty()
+    code = "import sys; from excise.cli.main import main; sys.exit(main(['bench', '--kinds', 'mixd']))"
+    done = subprocess.run([sys.executable, "-c", code], stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    said = uncoloured(os.read(main_end, 10_000).decode())
+    os.close(main_end)
+    assert done.returncode == 2
+    assert "error: --kinds mixd is not known; did you mean 'mixed'?" in said
+    assert "│" not in said
 
 
 def test_a_source_that_was_not_prepared_is_told_from_a_folder_that_is_not_there(capsys, tmp_path, monkeypatch):
@@ -239,7 +256,7 @@ def test_the_table_of_a_benchmark_fits_a_terminal_and_its_words_are_explained_be
     *lines, wrote = capsys.readouterr().out.splitlines()
     assert wrote.startswith("wrote ")
     assert max(map(len, lines)) <= 80
-    assert "15 to 25 s" in lines[0]
+    assert "about 10 s" in lines[0]
     heads = next(i for i, line in enumerate(lines) if line.startswith("variant"))
     words = ("tokens/s", "to plain", "in quarters", "set-up", "--reference")
     assert all(any(line.startswith(word) for line in lines[heads:]) for word in words)

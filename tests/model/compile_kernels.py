@@ -43,11 +43,9 @@ if __name__ == "__main__":
     for head_size in (4, 16, 32):
         compile_attention(head_size)
     compile_kernel(head_kernels._in_place, TYPES, {"num_warps": 8}, TILE=4096)
-    sizes, types = (
-        {"D": 128, "P": 128, "EVEN": True},
-        {**TYPES, **dict.fromkeys(("N", "first", "end", "n_rows"), "i32"), "targets": "*i32"},
-    )
-    plain, gated = {"G": 0}, {"G": 2200}
+    types = {**TYPES, **dict.fromkeys(("N", "first", "end", "n_rows"), "i32"), "targets": "*i32"}
+    sizes = {"D": 128, "P": 128}
+    plain, gated = {"G": 0, "EVEN": True}, {"G": 2200, "EVEN": False}
     evaluated = {**types, "bias": "*fp32", "targets": "*i64"}  # training casts both, evaluation does not
     for kinds, gates, gradient in ((types, plain, True), (types, gated, True), (evaluated, plain, False)):
         tile = head_kernels.rows_tile(gradient)

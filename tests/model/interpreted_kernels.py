@@ -10,6 +10,7 @@ from excise.model import attention, gpt
 from excise.model.attention import _masked, masked_pattern, pattern_of
 from excise.model.attention_kernels import attend_inside, forward_tile, key_tile, query_tile
 from excise.routing import head, head_kernels
+from excise.routing.route import Route
 from excise.train.step import accumulate
 from tests.small import batch_of, documents_of_all_labels, random_documents, routing_for, small_model
 
@@ -23,7 +24,7 @@ def sees_whole_tiles(mask, tile):
 def test_the_attention_kernels_hide_heads():
     """From some rows, others from other rows: outputs and gradients are those of attention that is hidden afterwards."""
     generator, (B, T, H, K) = torch.Generator().manual_seed(0), (2, 80, 5, 8)
-    documents = torch.arange(T).expand(B, T) // 30
+    documents = torch.stack([torch.arange(T) // 30, torch.arange(T) // 50])
     span = pattern_of(documents, T).everywhere
     qkv = torch.randn(B, T, H, 3, K, generator=generator).requires_grad_()
     rows = torch.stack([documents == 1, documents != 0])
@@ -37,13 +38,25 @@ def test_the_attention_kernels_hide_heads():
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
+def test_hidden_heads_are_counted_among_those_that_are_left():
+    """Where the heads of one module are gone and those of another hidden from some rows."""
+    routing = routing_for("sgtm", 2)
+    layer, rows = small_model(routing).blocks[0].attention, torch.ones(1, 4, 1, dtype=torch.bool)
+    heads = [unit.size // layer.head_size for unit in layer.out.units]
+    for gone, hidden in ((1, 2), (2, 1)):
+        route = Route(hide={layer.out.units[gone].part: True, layer.out.units[hidden].part: rows})
+        ((_, begin, end),) = layer._hidden_heads(route)
+        assert (begin, end) == (heads[0], heads[0] + heads[hidden])
+
+
 @pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "activation_masking"])
 @pytest.mark.parametrize("n_domains", [1, 3])
 def test_a_step_by_the_kernels_is_the_plain_step(rule, n_domains, monkeypatch):
     """Of documents of all labels, so that heads of several modules are hidden, each from some rows."""
     routing = routing_for(rule, n_domains)
     batch = batch_of(*documents_of_all_labels(routing))
-    plain, fast = small_model(routing), small_model(routing)
+    own = {domain: [10 * i, 10 * i + 5, 40 + i] for i, domain in enumerate(routing.domains)}
+    plain, fast = small_model(routing, own=own), small_model(routing, own=own)
     accumulate(plain, [batch], routing)
     monkeypatch.setattr(attention, "attend_inside", attend_inside, raising=False)
     monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
@@ -107,16 +120,22 @@ ADDED = {
 
 @pytest.mark.parametrize("frozen", [NONE, SOME, ALL])
 @pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
-def test_a_head_without_logits_is_the_plain_one(added, frozen, monkeypatch):
-    """Losses and all gradients, of rows with targets and without; tokens are met in whole tiles and in part."""
+@pytest.mark.parametrize("as_in_training", [False, True])
+def test_a_head_without_logits_is_the_plain_one(added, frozen, as_in_training, monkeypatch):
+    """Losses and all gradients, of rows with targets and without. In training rows and tokens fill their tiles, the last
+    with padding, and a program meets all rows; otherwise neither is so, and there is no bias."""
     monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
-    generator, (N, V, D) = torch.Generator().manual_seed(0), (150, 300, 24)
+    if as_in_training:
+        monkeypatch.setattr(head, "MULTIPLE", {"cpu": 128})
+        monkeypatch.setattr(head_kernels, "PROGRAMS", 1)
+    generator, (N, V, D) = torch.Generator().manual_seed(0), (128, 250, 24) if as_in_training else (150, 300, 24)
     normal = partial(torch.randn, generator=generator)
 
     def rows(which):
         return torch.rand(N, 1, generator=generator) < 0.5 if which is SOME else which
 
-    hidden, weight, bias = (normal(shape).requires_grad_() for shape in ((N, D), (V, D), (V,)))
+    hidden, weight = normal(D, N).T.requires_grad_(), normal(V, D).requires_grad_()
+    bias = normal(V).requires_grad_() if as_in_training else None
     vectors = [normal(at.stop - at.start, D).requires_grad_() for at, _, _ in added]
     parts = [
         head.AddedRows(at, of, rows(unseen), rows(still))
@@ -127,7 +146,8 @@ def test_a_head_without_logits_is_the_plain_one(added, frozen, monkeypatch):
     for narrow in (True, False):
         monkeypatch.setattr(head, "_has_narrow_kernels", lambda *_, narrow=narrow: narrow)
         total, losses = head.head_losses(hidden, weight, bias, *given)
-        gradients = torch.autograd.grad(total, [hidden, weight, bias, *vectors], allow_unused=True)
+        wanted = [hidden, weight, *vectors] if bias is None else [hidden, weight, bias, *vectors]
+        gradients = torch.autograd.grad(total, wanted, allow_unused=True)
         found.append([total.detach(), losses, *gradients])
     for ours, plain in zip(*found, strict=True):
         assert (ours is None) == (plain is None)

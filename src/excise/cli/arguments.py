@@ -36,7 +36,7 @@ def known_options(kind: Callable[..., object], options: dict[str, Any]) -> list[
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         tyro.cli(kind, args=["--help"], **options)
-    return re.findall(r"--[a-z][\w.-]*", text.getvalue())
+    return re.findall(r"--[a-z][\w.-]*", uncoloured(text.getvalue()))
 
 
 def misspelt(args: Sequence[str], known: Sequence[str]) -> str:
@@ -50,9 +50,14 @@ def misspelt(args: Sequence[str], known: Sequence[str]) -> str:
     return ""
 
 
+def uncoloured(text: str) -> str:
+    """What is written for a terminal, without its colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
 def sentence(complaint: str) -> str:
     """The first paragraph of a boxed complaint."""
-    lines = [line.strip("╭╮╰╯│┌┐└┘|+ ") for line in complaint.splitlines()]
+    lines = [line.strip("╭╮╰╯│┌┐└┘|+ ") for line in uncoloured(complaint).splitlines()]
     paragraphs: list[list[str]] = [[]]
     for line in lines[1:]:
         if re.fullmatch(r"[─-]*", line):
@@ -64,4 +69,8 @@ def sentence(complaint: str) -> str:
     if choice := re.match(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", said):
         known = re.findall(r"'(.*?)'", choice[3])
         return f"{choice[2]} {choice[1]} is not known; {nearest(choice[1], known)}"
+    if number := re.match(
+        r"Error parsing (\S+): (?:invalid literal for int\(\)|could not convert string to float).*?'(.*)'", said
+    ):
+        return f"{number[1]} {number[2]} is not a number"
     return said

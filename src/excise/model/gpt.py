@@ -80,7 +80,7 @@ class Attention(nn.Module):
         qkv = qkv.view(B, T, H, 3, self.head_size)
         hidden = self._hidden_heads(route) if pattern.has_kernels else []
         y = attend(qkv, pattern, local=self.local, hidden=hidden)
-        return self.out(y.flatten(2), route, hidden=pattern.has_kernels)  # type: ignore[no-any-return]
+        return self.out(y.flatten(2), route, already_hidden=pattern.has_kernels)  # type: ignore[no-any-return]
 
     def _hidden_heads(self, route: Route) -> list[tuple[Tensor, int, int]]:
         """Rows (B T) that do not see some heads, from one to another; heads that no row sees are gone."""

@@ -1,7 +1,7 @@
 """The output head and its loss in one, so that the logits of a batch never exist at once.
 
 The gradients are computed in the forward pass, where the logits are at hand; the backward pass scales them. A narrow head
-on a GPU has kernels that write no logits; any other goes a chunk of rows at a time.
+in bfloat16 on a GPU has kernels that write no logits; any other goes a chunk of rows at a time.
 
 Shapes: N rows, D d_model, V tokens, W the vocabulary with its padding.
 """
@@ -56,7 +56,8 @@ def head_losses(
     """The weighted sum of the losses of all rows, for the backward pass, and each row's loss; rows that are frozen give
     weight and bias no gradient.
 
-    Shapes: hidden ... D, weight V D, bias V, targets and weights ...; a row whose target is negative has no loss.
+    Shapes: hidden ... D, weight V D, bias V, targets and weights ...; a row whose target is negative has no loss. Weights
+    are never negative.
     """
     counted = targets >= 0
     total, losses = _HeadLosses.apply(  # type: ignore[no-untyped-call]
@@ -84,8 +85,8 @@ def losses_without_gradient(
     if _has_narrow_kernels(rows, dtype):
         inputs, head = rows.to(dtype).contiguous(), weight.to(dtype).contiguous()
         offset = weight.new_zeros(len(weight), dtype=torch.float32) if bias is None else bias.float()
-        biases = (offset if shift is None else offset + shift for shift in shifts)
-        return torch.stack([head_kernels.NarrowHead(inputs, head, bias, wanted).losses()[0] for bias in biases])
+        shifted = (offset if shift is None else offset + shift for shift in shifts)
+        return torch.stack([head_kernels.NarrowHead(inputs, head, of, wanted).losses()[0] for of in shifted])
     chunks, chunk = [], CHUNK[rows.device.type]
     weight, bias = padded(weight, bias, weight.dtype)
     for first in range(0, len(rows), chunk):
@@ -176,7 +177,7 @@ def _without_logits(given: _Given) -> _Found:
     bias = given.head.new_zeros(len(given.head)) if given.bias is None else given.bias
     gates = _gates(gated, hidden) if gated else None
     head = head_kernels.NarrowHead(hidden, given.head, bias, given.targets.int(), gates)
-    dhidden = torch.empty_like(given.hidden) if given.needs_hidden else None
+    dhidden = torch.empty_like(given.hidden, memory_format=torch.contiguous_format) if given.needs_hidden else None
     losses, lse = head.losses(given.weights, dhidden)
     dweight, dbias = (
         head.token_gradients(lse, given.head_weights, slice(0, given.n_tokens)) if given.needs_head else (None, None)

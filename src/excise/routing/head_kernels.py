@@ -17,8 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from excise.routing.kernels import HALVES
-
 NARROW = 128
 """The largest d_model of a narrow head."""
 PROGRAMS = 256
@@ -29,8 +27,9 @@ LANES = tl.constexpr(8)  # sums that stay apart until the end, as threads would 
 
 
 def is_narrow(d_model: int, dtype: torch.dtype) -> bool:
-    """Whether there are kernels for a head without logits; in float32 they would round."""
-    return d_model <= NARROW and dtype in HALVES
+    """Whether there are kernels for a head without logits; in float32 they would round, and a probability by the weight of
+    its row is too little for float16."""
+    return d_model <= NARROW and dtype == torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class NarrowHead:
         rows = triton.cdiv(triton.cdiv(N, n_shares), tile["ROWS"]) * tile["ROWS"]  # of a share
         dweight, dbias = lse.new_empty(n_shares, n, D), lse.new_empty(n_shares, n)
         # Probabilities are divided by their row's sum and multiplied with its weight, in one.
-        divisors = lse - weights.flatten().log2()
+        divisors = lse - weights.flatten().float().log2()
         _narrow_tokens[n_tiles, n_shares](
             *(self.hidden, self.weight, self.bias, self.targets, *self._gates(), divisors, weights, dweight, dbias),
             *(N, tokens.start, tokens.stop, rows, D, _padded(D), self._n_gated, N % tile["ROWS"] == 0),

@@ -62,10 +62,10 @@ class InputSplit(nn.Module):
         self.units = units
         self.pieces = pieces
 
-    def forward(self, x: Tensor, route: Route, *, hidden: bool = False) -> Tensor:
-        """The sum of all units, which may be hidden already."""
+    def forward(self, x: Tensor, route: Route, *, already_hidden: bool = False) -> Tensor:
+        """The sum of all units."""
         seen = [i for i, unit in enumerate(self.units) if not route.gone(unit.part)]
-        x = gate(x, tuple(self.units[i] for i in seen), route, hidden)
+        x = gate(x, tuple(self.units[i] for i in seen), route, already_hidden)
         parts = [self.pieces[i].part for i in seen]
         bias_part, bias = next(iter(self.bias.items()))
         frozen_bias = route.freeze.get(bias_part, False)
@@ -81,10 +81,10 @@ class InputSplit(nn.Module):
         )
 
 
-def gate(x: Tensor, units: Pieces, route: Route, hidden: bool) -> Tensor:
-    """Outputs of heads or units, zero where they are hidden, unless that they are already, and constant where they are
+def gate(x: Tensor, units: Pieces, route: Route, already_hidden: bool) -> Tensor:
+    """Outputs of heads or units, zero where they are hidden, unless they are already, and constant where they are
     detached."""
-    hides = {} if hidden else route.hide
+    hides = {} if already_hidden else route.hide
     if torch.compiler.is_compiling():  # a mask over all columns costs nothing then, and joining pieces a pass
         return hide(stop_gradient(x, in_columns(route.detach, x, units)), in_columns(hides, x, units))
     if not any(unit.part in hides or unit.part in route.detach for unit in units):

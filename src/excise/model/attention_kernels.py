@@ -110,12 +110,10 @@ def _forward_kernel(
     most, total, y = _attend(most, total, y, q, base + K, queries, first, b, c, T, width, K, P, N, False)
     most, total, y = _attend(most, total, y, q, base + K, queries, first, c, d, T, width, K, P, N, True)
     total = tl.sum(total, 1)
-    hidden = _is_hidden(unseen, row, head, queries, T, HEADS)
-    y = tl.where(hidden[:, None], 0.0, y * (1 / total)[:, None])
-    _store(out + row * T * (H * K) + head * K, queries, H * K, T, K, P, y)
-    # Divided by infinity, probabilities and so gradients of what is hidden are 0 in the backward pass.
-    own = tl.where(hidden, float("inf"), most + tl.log2(total))
-    tl.store(lse + (row * H + head) * T + queries, own, mask=queries < T)
+    # Divided by infinity: what is hidden is 0, and so are its probabilities and gradients in the backward pass.
+    total = tl.where(_is_hidden(unseen, row, head, queries, T, HEADS), float("inf"), total)
+    _store(out + row * T * (H * K) + head * K, queries, H * K, T, K, P, y * (1 / total)[:, None])
+    tl.store(lse + (row * H + head) * T + queries, most + tl.log2(total), mask=queries < T)
 
 
 @triton.jit

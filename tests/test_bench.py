@@ -50,6 +50,15 @@ def test_every_kind_of_step_is_timed_against_plain_training():
         )
 
 
+def test_where_kinds_are_timed_one_after_the_other_each_is_told_at_once(monkeypatch):
+    monkeypatch.setattr(benches, "take_turns", lambda device: False)
+    told = []
+    config = BenchConfig(rounds=1, precision="float32", kinds=("mixed", "single"))
+    results = bench(config, lambda results: told.append([timing.name for timing in results.timings]))
+    assert told == [[PLAIN], [PLAIN, MIXED], [PLAIN, MIXED, SINGLE]]
+    assert [timing.name for timing in results.timings] == told[-1]
+
+
 def test_only_the_kinds_that_are_named_are_timed():
     made = variants(BenchConfig(kinds=("mixed", "single")), TrainConfig(), torch.device("cpu"))
     assert list(made) == [PLAIN, MIXED, SINGLE]

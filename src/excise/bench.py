@@ -168,37 +168,40 @@ class Variant:
         ratios = statistics.median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
         return ratios * other.n_tokens / self.n_tokens
 
+    def timing(self, name: str, plain: "Variant", in_turns: bool, seconds_at_peak: float) -> Timing:
+        """What is told of it; at the machine's peak the products for a token would take so long."""
+        milliseconds, rounds = 1000 * self.per_token * self.n_tokens, [1000 * seconds for seconds in self.seconds]
+        ratio, share = self.against(plain, in_turns), seconds_at_peak / self.per_token
+        return Timing(
+            name, 1 / self.per_token, milliseconds, rounds, ratio, share, *self.memory, self.warm_up[0], self.set_up
+        )
 
-def bench(config: BenchConfig) -> BenchResults:
-    """Median times of whole steps.
+
+def bench(config: BenchConfig, listen: Callable[[BenchResults], object] = lambda results: None) -> BenchResults:
+    """Median times of whole steps; `listen` hears of all that is known whenever more is.
 
     On a CPU the variants take turns, so that a busy machine treats them alike; on a GPU, which has no other work but
     little memory, one goes after the other.
     """
     train = TrainConfig(precision=config.precision)
     device = pick_device(train.device)
-    kinds = variants(config, train, device)
-    groups = [{name: kind} for name, kind in kinds.items()] if device.type == "cuda" else [kinds]
-    made: dict[str, Variant] = {}
-    for group in groups:
-        made |= measured(group, config.rounds, device)
-        for name in group if len(groups) > 1 else ():  # a large model takes minutes
-            logger.info("%s: %.1f ms a step", name, 1000 * statistics.median(made[name].seconds))
-    size, _ = SIZES[config.size]
     precision = pick_precision(config.precision, device)
-    parameters, peak = n_parameters(GPT(size)), matrix_peak(device, getattr(torch, precision))
+    kinds, in_turns = variants(config, train, device), take_turns(device)
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    parameters, peak = n_parameters(GPT(SIZES[config.size][0])), matrix_peak(device, getattr(torch, precision))
+    made: dict[str, Variant] = {}
+    for group in [kinds] if in_turns else [{name: kind} for name, kind in kinds.items()]:
+        made |= measured(group, config.rounds, device)
+        timings = [variant.timing(name, made[PLAIN], in_turns, 6 * parameters / peak) for name, variant in made.items()]
+        results = BenchResults(config, machine, torch.__version__, precision, parameters, peak / 1e12, timings)
+        listen(results)
+        if not in_turns:  # a large model takes minutes
+            logger.info("%s: %.1f ms a step", timings[-1].name, timings[-1].milliseconds)
+    return results
 
-    def timing(name: str, variant: Variant) -> Timing:
-        per_token = variant.per_token
-        share = 6 * parameters / per_token / peak
-        milliseconds, ratio = 1000 * per_token * variant.n_tokens, variant.against(made[PLAIN], len(groups) == 1)
-        rounds = [1000 * seconds for seconds in variant.seconds]
-        first, set_up = variant.warm_up[0], variant.set_up
-        return Timing(name, 1 / per_token, milliseconds, rounds, ratio, share, *variant.memory, first, set_up)
 
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    timings = [timing(name, variant) for name, variant in made.items()]
-    return BenchResults(config, name, torch.__version__, precision, parameters, peak / 1e12, timings)
+def take_turns(device: torch.device) -> bool:
+    return device.type == "cpu"
 
 
 def measured(kinds: Mapping[str, Callable[[], Stepper]], rounds: int, device: torch.device) -> dict[str, Variant]:

@@ -250,7 +250,7 @@ def test_losses_after_ablation_are_followed_live(tmp_path, capsys):
 def test_the_table_of_a_benchmark_fits_a_terminal_and_its_words_are_explained_below(tmp_path, monkeypatch, capsys):
     timing = Timing("SGTM, one label a micro-batch", 2460.0, 1665.0, [1665.0], 0.958, 0.472, None, None, 1.7, 0.1)
     results = BenchResults(BenchConfig(), "2 CPU threads", "2.13", "bfloat16", 4_300_000, 0.13, [timing])
-    monkeypatch.setattr("excise.bench.bench", lambda config: results)
+    monkeypatch.setattr("excise.bench.bench", lambda config, listen: listen(results) or results)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["bench", "--out", str(tmp_path / "bench.json")]) == 0
     *lines, wrote = capsys.readouterr().out.splitlines()
@@ -267,7 +267,7 @@ def test_the_table_of_a_benchmark_fits_a_terminal_and_its_words_are_explained_be
 def test_the_memory_of_a_gpu_is_in_the_table_of_a_benchmark(monkeypatch, capsys):
     timing = Timing("plain training", 3e6, 21.2, [21.2], 1.0, 0.18, 12.04, 8.71, 16.1, 16.1)
     results = BenchResults(BenchConfig(size="8m"), "H200", "2.11", "bfloat16", 7_700_000, 790.0, [timing])
-    monkeypatch.setattr("excise.bench.bench", lambda config: results)
+    monkeypatch.setattr("excise.bench.bench", lambda config, listen: listen(results) or results)
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["bench", "--size", "8m"]) == 0
     shown = capsys.readouterr().out

@@ -41,17 +41,21 @@ def main(args: Sequence[str]) -> int:
     from excise.evals.results import write_json
 
     console, config = Console(soft_wrap=True), arguments.config
+
+    def keep(results: BenchResults) -> None:
+        if arguments.out:
+            write_json(results, arguments.out)
+
     if config.reference:
         needs("transformers", "hf")
     if config.size == "tiny":
         console.print("A round of all kinds takes about 10 s on two idle cores.", highlight=False)
     with spinner(console) as bar:
         bar.add_task(f"timing {config.size}, rounds: {config.rounds}", total=None)
-        results = bench(config)
+        results = bench(config, keep)
     console.print(timings_table(results))
     console.print("\n".join([*NOTES, *([] if config.reference else [REFERENCE_HINT])]), highlight=False)
     if arguments.out:
-        write_json(results, arguments.out)
         console.print(f"wrote {arguments.out}", highlight=False)
     return 0
 

@@ -33,7 +33,7 @@ PATTERNS = (
     (HEAD, r"^_in_place|^_narrow_|softmax|_HeadLosses$|^aten::(gather|scatter_add|log|clamp_min|neg)_?$"),
     (MATRIX, r"gemm|gemv|cutlass|cublas|nvjet|xmma|splitk|^aten::(mm|bmm|addmm|linear|matmul)$"),
     (SUMS, r"^triton_poi_fused(_+(to_copy|clone|cat))+_\d+$"),
-    (ELEMENTWISE, r"layer_?norm|masked_fill|^triton_(?!.*_sum)"),
+    (ELEMENTWISE, r"layer_?norm|masked_fill|^_(norm|units)_kernel|^triton_(?!.*_sum)"),
     (SUMS, r"sum|reduce|embedding|index|gather|scatter|sort|adam|multi_tensor|foreach|cat(array|$)"),
     (SUMS, r"copy|clone|memcpy|memset|fill|zero"),
     (ELEMENTWISE, r"elementwise|^aten::(add|sub|mul|div|pow|gelu|gelu_backward|where|eq|ne|ge|lt|bitwise_and)_?$"),

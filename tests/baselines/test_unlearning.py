@@ -75,7 +75,9 @@ def states_alone(model, tokens):
         return model(tokens, output_hidden_states=True).hidden_states[2][0].tolist()
     pattern = masked_pattern(torch.zeros_like(tokens), SMALL.window)
     x = model.tokens(tokens, PLAIN) + model.positions(torch.arange(tokens.shape[1]), PLAIN)
-    return model.blocks[1](model.blocks[0](x, pattern, PLAIN), pattern, PLAIN)[0].tolist()
+    for block in model.blocks[:2]:
+        x, _ = block(x, block.norm_1(x, PLAIN), model.norm, pattern, PLAIN)
+    return x[0].tolist()
 
 
 @for_every_kind

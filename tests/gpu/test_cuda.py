@@ -17,6 +17,7 @@ from excise.train.loop import build_optimizer
 from excise.train.recorded import RecordedPasses
 from excise.train.run import TrainConfig
 from excise.train.step import Passes, accumulate, accumulate_passes, clip_by_part
+from tests.routing.fused import ALL, NONE, SOME_ROWS, norm_both_ways, units_both_ways
 from tests.small import SMALL, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
 from tests.train.test_step import identical, snapshot
 
@@ -81,10 +82,30 @@ def test_the_kernel_of_a_wide_head_is_cross_entropy():
     expected = cross_entropy(exact, targets, reduction="none")
     expected.sum().backward()
     losses = torch.empty(N, device="cuda")
-    gradient = losses_and_gradients_in_place(logits, targets, V, losses)
+    gradient, scale = losses_and_gradients_in_place(logits, targets, V, losses)
+    gradient = gradient * scale
     assert (losses - expected).abs().max() < 0.005 * expected.max()
     assert (gradient[:, :V] - exact.grad).norm() < 0.02 * exact.grad.norm()
     assert not gradient[:, V:].any()
+
+
+def assert_close_in_half_precision(found, expected):
+    for ours, exact in zip(found, expected, strict=True):
+        assert (ours is None) == (exact is None)
+        if exact is not None:
+            assert (ours.float() - exact.float()).norm() < 0.01 * exact.float().norm()
+
+
+@pytest.mark.parametrize("still", [(NONE, NONE), (SOME_ROWS, ALL), (ALL, SOME_ROWS)])
+@pytest.mark.parametrize("d_model", [24, 128, 512, 768, 1024])
+def test_an_addition_with_its_norm_is_the_plain_one(d_model, still):
+    assert_close_in_half_precision(*norm_both_ways((3, 701, d_model), *still, "cuda", HALVES[0]))
+
+
+@pytest.mark.parametrize("runs", [([], []), ([(0, 64)], [(64, 400)]), ([(0, 9), (9, 120)], [(200, 400), (300, 400)])])
+@pytest.mark.parametrize("n_units", [400, 512, 1984])
+def test_units_with_their_bias_are_the_plain_ones(n_units, runs):
+    assert_close_in_half_precision(*units_both_ways((3, 701, n_units), *runs, "cuda", HALVES[0]))
 
 
 def assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing):
@@ -184,6 +205,15 @@ def test_recorded_passes_leave_the_gradients_of_plain_ones(rule, own, compiled):
             for p, q in zip(plain.parameters(), fast.parameters(), strict=True):
                 q.copy_(p)
     assert len(passes.recordings) == {"sgtm": 3, "none": 1}[rule]
+
+
+def test_the_gradients_of_a_step_of_one_pass_are_neither_copied_nor_added_to_anything():
+    model, passes, _ = after_a_recorded_step()
+    for batch in (labelled_batch([0, 1, 2]), labelled_batch([2])):
+        accumulate_passes(passes, [batch])
+        gradients = passes.recordings[passes._kind(batch)].gradients
+        assert gradients
+        assert all(p.grad is gradients[p] for p in model.parameters() if p.grad is not None)
 
 
 def every_kind():

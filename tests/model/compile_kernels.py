@@ -5,12 +5,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from excise.model import attention_kernels
-from excise.routing import head_kernels
+from excise.routing import fused_kernels, head_kernels
 
 TYPES = {
     **dict.fromkeys(("qkv", "out", "dout", "dqkv", "logits", "hidden", "weight", "bias", "added"), "*bf16"),
     **dict.fromkeys(
-        ("lse", "lses", "deltas", "losses", "divisors", "weights", "gradient", "dweight", "dbias"), "*fp32"
+        ("lse", "lses", "deltas", "losses", "divisors", "inverses", "weights", "gradient", "dweight", "dbias"), "*fp32"
     ),
     **dict.fromkeys(("firsts", "lasts", "bits", "seen"), "*i32"),
     "targets": "*i64",
@@ -36,13 +36,13 @@ def compile_attention(head_size):
 
 def options_of(tile):
     """What is no constant of a kernel, taken out of its tile."""
-    return {name: tile.pop(name) for name in ("num_warps", "num_stages")}
+    return {name: tile.pop(name) for name in ("num_warps", "num_stages") if name in tile}
 
 
 if __name__ == "__main__":
     for head_size in (4, 16, 32):
         compile_attention(head_size)
-    compile_kernel(head_kernels._in_place, TYPES, {"num_warps": 8}, TILE=4096)
+    compile_kernel(head_kernels._in_place, TYPES, {"num_warps": 8}, TILE=8192)
     types = {**TYPES, **dict.fromkeys(("N", "first", "end", "n_rows"), "i32"), "targets": "*i32"}
     sizes = {"D": 128, "P": 128}
     plain, gated = {"G": 0, "EVEN": True}, {"G": 2200, "EVEN": False}
@@ -53,3 +53,18 @@ if __name__ == "__main__":
     for gates in (plain, gated):
         tile = head_kernels.tokens_tile()
         compile_kernel(head_kernels._narrow_tokens, types, options_of(tile), **sizes, **gates, **tile)
+    masks = dict.fromkeys(("masks", "still_norm", "still_bias"), "*u8")
+    halves = dict.fromkeys(("dnormed", "dadded", "dout", "x"), "*bf16")
+    types = {
+        **types,
+        **masks,
+        **dict.fromkeys(("dsum", "total", "mean", "rstd", "gain", "bias", "sums"), "*fp32"),
+        **halves,
+    }
+    for D, masked in ((512, False), (768, True)):
+        tile = fused_kernels.norm_tile(D)
+        sizes = {"NORM_MASK": masked, "BIAS_MASK": masked, "D": D, "P": triton.next_power_of_2(D)}
+        compile_kernel(fused_kernels._norm_kernel, {**types, "dx": "*fp32"}, options_of(tile), **sizes, **tile)
+    for hidden, frozen in (((), ()), ((0, 0, 64), (1, 64, 2048))):
+        tile, sizes = fused_kernels.units_tile(2048), {"STOPPED": hidden, "FROZEN": frozen, "U": 2048}
+        compile_kernel(fused_kernels._units_kernel, {**types, "dx": "*bf16"}, options_of(tile), **sizes, **tile)

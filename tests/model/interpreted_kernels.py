@@ -1,5 +1,6 @@
 """The arithmetic of the kernels in Triton's interpreter; test_kernels.py runs this file in a process of its own."""
 
+import math
 from functools import partial
 
 import pytest
@@ -9,10 +10,12 @@ from torch.nn.functional import cross_entropy
 from excise.model import attention, gpt
 from excise.model.attention import _masked, masked_pattern, pattern_of
 from excise.model.attention_kernels import attend_inside, forward_tile, key_tile, query_tile
-from excise.routing import head, head_kernels
+from excise.model.gpt import compile_blocks
+from excise.routing import fused, fused_kernels, head, head_kernels, split
 from excise.routing.route import Route
 from excise.train.step import accumulate
-from tests.small import batch_of, documents_of_all_labels, random_documents, routing_for, small_model
+from tests.routing.fused import ALL, NONE, SOME_ROWS, norm_both_ways, units_both_ways
+from tests.small import batch_of, random_documents, routing_for, small_model
 
 
 def sees_whole_tiles(mask, tile):
@@ -49,26 +52,62 @@ def test_hidden_heads_are_counted_among_those_that_are_left():
         assert (begin, end) == (heads[0], heads[0] + heads[hidden])
 
 
-@pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "activation_masking"])
-@pytest.mark.parametrize("n_domains", [1, 3])
-def test_a_step_by_the_kernels_is_the_plain_step(rule, n_domains, monkeypatch):
-    """Of documents of all labels, so that heads of several modules are hidden, each from some rows."""
-    routing = routing_for(rule, n_domains)
-    batch = batch_of(*documents_of_all_labels(routing))
-    own = {domain: [10 * i, 10 * i + 5, 40 + i] for i, domain in enumerate(routing.domains)}
-    plain, fast = small_model(routing, own=own), small_model(routing, own=own)
-    accumulate(plain, [batch], routing)
-    monkeypatch.setattr(attention, "attend_inside", attend_inside, raising=False)
-    monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
-    monkeypatch.setattr(gpt, "has_kernels", lambda *_: True)
-    monkeypatch.setattr(head, "_has_narrow_kernels", lambda *_: True)
-    accumulate(fast, [batch], routing)
+def assert_same_gradients(fast, plain):
     for (name, expected), found in zip(plain.named_parameters(), fast.parameters(), strict=True):
         assert (expected.grad is None) == (found.grad is None), name
         if expected.grad is not None:
             torch.testing.assert_close(
                 found.grad, expected.grad, rtol=1e-3, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
             )
+
+
+@pytest.fixture
+def by_kernels(monkeypatch):
+    """Everything that there are kernels for, by these."""
+    monkeypatch.setattr(attention, "attend_inside", attend_inside, raising=False)
+    monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
+    monkeypatch.setattr(head, "_has_narrow_kernels", lambda *_: True)
+    for name in ("norm_backward", "units_backward"):
+        monkeypatch.setattr(fused, name, getattr(fused_kernels, name), raising=False)
+    # Few programs with much to do each, as the interpreter does one after the other.
+    monkeypatch.setattr(fused_kernels, "SHARES", 2)
+    monkeypatch.setattr(fused_kernels, "norm_tile", lambda D: {"ROWS": 64})
+    monkeypatch.setattr(fused_kernels, "units_tile", lambda U: {"ROWS": 64, "UNITS": 32})
+    monkeypatch.setattr(gpt, "has_kernels", lambda *_: True)
+    for module in (gpt, split):
+        monkeypatch.setattr(module, "fuses", lambda *_: True)
+
+
+@pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "activation_masking"])
+@pytest.mark.parametrize(("n_domains", "labels"), [(1, [1]), (1, [2]), (3, [0, 1, 2, 3, 4])], ids=str)
+def test_a_step_by_the_kernels_is_the_plain_step(rule, n_domains, labels, request):
+    """Of documents of all labels, so that heads and units of several modules are hidden, each from some rows, and biases and
+    norms are frozen in others; and of one label, which hides or freezes a part from all rows, once where a block has no
+    unit left."""
+    changes = {"norms": "retain"} if n_domains > 1 else {"forget_units": 0} if labels == [2] else {}
+    routing = routing_for(rule, n_domains, **changes)
+    documents = random_documents(2 * len(labels) + 1)
+    batch = batch_of(documents, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(documents)])
+    own = {domain: [10 * i, 10 * i + 5, 40 + i] for i, domain in enumerate(routing.domains)}
+    plain, fast = small_model(routing, own=own), small_model(routing, own=own)
+    accumulate(plain, [batch], routing)
+    request.getfixturevalue("by_kernels")
+    accumulate(fast, [batch], routing)
+    assert_same_gradients(fast, plain)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("labels", [[0, 1, 2], [1], [2]], ids=str)
+def test_a_compiled_step_by_the_kernels_is_the_plain_step(labels, request):
+    torch._dynamo.reset()
+    routing, documents = routing_for("sgtm"), random_documents(6)
+    batch = batch_of(documents, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(documents)])
+    plain, fast = small_model(routing), small_model(routing)
+    accumulate(plain, [batch], routing)
+    request.getfixturevalue("by_kernels")
+    compile_blocks(fast, backend="aot_eager")
+    accumulate(fast, [batch], routing)
+    assert_same_gradients(fast, plain)
 
 
 @pytest.mark.parametrize("long_documents", [False, True])
@@ -93,6 +132,49 @@ def test_the_attention_kernels_are_masked_attention(head_size, local, long_docum
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-4)
 
 
+def assert_close_or_absent(found, expected):
+    for ours, plain in zip(found, expected, strict=True):
+        assert (ours is None) == (plain is None)
+        if plain is not None:
+            torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("d_model", [24, 32])
+@pytest.mark.parametrize("n_shares", [1, 3, 100])
+@pytest.mark.parametrize(
+    "still", [(NONE, NONE), (SOME_ROWS, NONE), (NONE, SOME_ROWS), (SOME_ROWS, ALL), (ALL, SOME_ROWS)]
+)
+def test_an_addition_with_its_norm_is_the_plain_one(d_model, n_shares, still, monkeypatch):
+    """In one share of the rows, in several of which the last is short, and in shares of one tile."""
+    monkeypatch.setattr(fused, "norm_backward", fused_kernels.norm_backward, raising=False)
+    monkeypatch.setattr(fused_kernels, "SHARES", n_shares)
+    assert_close_or_absent(*norm_both_ways((3, 7, d_model), *still))
+
+
+@pytest.mark.parametrize("n_shares", [1, 3, 100])
+@pytest.mark.parametrize("runs", [([], []), ([(3, 20)], [(0, 3)]), ([(0, 9), (9, 12)], [(12, 40), (30, 40)])])
+def test_units_with_their_bias_are_the_plain_ones(n_shares, runs, monkeypatch):
+    """Of units that do not fill their last tile."""
+    monkeypatch.setattr(fused, "units_backward", fused_kernels.units_backward, raising=False)
+    monkeypatch.setattr(fused_kernels, "SHARES", n_shares)
+    monkeypatch.setattr(fused_kernels, "units_tile", lambda U: {"ROWS": 2, "UNITS": 16})
+    assert_close_or_absent(*units_both_ways((3, 7, 40), *runs))
+
+
+@pytest.mark.parametrize("ahead", [0.0, 60.0, 300.0])
+def test_the_kernel_of_a_wide_head_has_finite_losses_and_gradients_however_wrong_a_row_is(ahead):
+    """Up to a loss of 76 it is exact; beyond, the tokens that are ahead count alike."""
+    logits, losses, targets = torch.zeros(2, 64), torch.empty(2), torch.tensor([3, 4])
+    logits[0, 7:9] = ahead
+    expected = cross_entropy(logits, targets, reduction="none")
+    gradient, scale = head_kernels.losses_and_gradients_in_place(logits.clone(), targets, 64, losses)
+    gradient *= scale
+    torch.testing.assert_close(losses, expected.clamp_max(110 * math.log(2) + math.log(2)), rtol=1e-5, atol=1e-5)
+    assert gradient[0, 3] == pytest.approx(-1 + 1 / (62 + 2 * math.exp(ahead)))
+    torch.testing.assert_close(gradient[0, 7:9], torch.full((2,), 0.5 if ahead else 1 / 64))
+    torch.testing.assert_close(gradient.sum(1), torch.zeros(2), rtol=0, atol=1e-5)
+
+
 def test_the_kernel_of_a_wide_head_is_cross_entropy():
     generator, (N, V, W) = torch.Generator().manual_seed(0), (150, 700, 704)
     logits = torch.randn(N, W, generator=generator)
@@ -100,25 +182,27 @@ def test_the_kernel_of_a_wide_head_is_cross_entropy():
     known = logits[:, :V].clone().requires_grad_()
     expected = cross_entropy(known, targets, reduction="none")
     losses = torch.empty(N)
-    gradient = head_kernels.losses_and_gradients_in_place(logits, targets, V, losses)
+    gradient, scale = head_kernels.losses_and_gradients_in_place(logits, targets, V, losses)
+    gradient = gradient * scale
     torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient[:, :V], torch.autograd.grad(expected.sum(), known)[0], rtol=1e-4, atol=1e-6)
     assert not gradient[:, V:].any()
 
 
-ALL, SOME, NONE = True, "some", False
-"""Rows."""
 ADDED = {
     "none": [],
-    "that some rows see": [(slice(3, 90), SOME, NONE)],
-    "of two modules, one frozen in some rows": [(slice(0, 40), SOME, SOME), (slice(40, 150), SOME, NONE)],
-    "that all rows see": [(slice(0, 90), NONE, SOME)],
-    "that is frozen": [(slice(0, 90), SOME, ALL)],
-    "of no token": [(slice(0, 0), SOME, NONE)],
+    "that some rows see": [(slice(3, 90), SOME_ROWS, NONE)],
+    "of two modules, one frozen in some rows": [
+        (slice(0, 40), SOME_ROWS, SOME_ROWS),
+        (slice(40, 150), SOME_ROWS, NONE),
+    ],
+    "that all rows see": [(slice(0, 90), NONE, SOME_ROWS)],
+    "that is frozen": [(slice(0, 90), SOME_ROWS, ALL)],
+    "of no token": [(slice(0, 0), SOME_ROWS, NONE)],
 }
 
 
-@pytest.mark.parametrize("frozen", [NONE, SOME, ALL])
+@pytest.mark.parametrize("frozen", [NONE, SOME_ROWS, ALL])
 @pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
 @pytest.mark.parametrize("as_in_training", [False, True])
 def test_a_head_without_logits_is_the_plain_one(added, frozen, as_in_training, monkeypatch):
@@ -132,7 +216,7 @@ def test_a_head_without_logits_is_the_plain_one(added, frozen, as_in_training, m
     normal = partial(torch.randn, generator=generator)
 
     def rows(which):
-        return torch.rand(N, 1, generator=generator) < 0.5 if which is SOME else which
+        return torch.rand(N, 1, generator=generator) < 0.5 if which == SOME_ROWS else which
 
     hidden, weight = normal(D, N).T.requires_grad_(), normal(V, D).requires_grad_()
     bias = normal(V).requires_grad_() if as_in_training else None
@@ -149,10 +233,7 @@ def test_a_head_without_logits_is_the_plain_one(added, frozen, as_in_training, m
         wanted = [hidden, weight, *vectors] if bias is None else [hidden, weight, bias, *vectors]
         gradients = torch.autograd.grad(total, wanted, allow_unused=True)
         found.append([total.detach(), losses, *gradients])
-    for ours, plain in zip(*found, strict=True):
-        assert (ours is None) == (plain is None)
-        if plain is not None:
-            torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    assert_close_or_absent(*found)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

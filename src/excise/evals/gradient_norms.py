@@ -21,6 +21,7 @@ from excise.data.packing import IGNORED, Batch, Corpus, collate, truncate
 from excise.evals.losses import batches_of
 from excise.labels import part_of
 from excise.model.gpt import GPT
+from excise.routing.fused import Added
 from excise.routing.route import PLAIN
 from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable
 
@@ -158,8 +159,11 @@ class _PerDocument:
         hidden.backward(self._head(hidden.detach(), batch))  # type: ignore[no-untyped-call]
         return {part: products.cpu() for part, products in self.products.items()}
 
-    def _watch(self, measure: Callable[..., None], _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        output.requires_grad_().register_hook(partial(measure, inputs[0]))  # type: ignore[no-untyped-call]
+    def _watch(
+        self, measure: Callable[..., None], _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor | Added
+    ) -> None:
+        value = output.value if isinstance(output, Added) else output
+        value.requires_grad_().register_hook(partial(measure, inputs[0]))  # type: ignore[no-untyped-call]
 
     def _layer(self, name: str, layer: OutputSplit | InputSplit | Norm, x: Tensor, g: Tensor) -> None:
         gradient = (g * nn.functional.layer_norm(x, x.shape[-1:])).sum(1) if isinstance(layer, Norm) else g.mT @ x

@@ -6,7 +6,6 @@ bias on the logits, which the paper's parameter counts include.
 Shapes: B rows, T positions, D d_model, H heads present, K head size, V vocabulary.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MethodType
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from excise.model.attention import Pattern, attend, has_kernels, masked_pattern, pattern_of
+from excise.routing.fused import Added, fuses, gelu
 from excise.routing.head import head_losses, losses_without_gradient
 from excise.routing.head import logits as head_logits
 from excise.routing.linear import stop_gradient
@@ -73,7 +73,7 @@ class Attention(nn.Module):
             scaled(pieces.heads, self.head_size),
         )
 
-    def forward(self, x: Tensor, pattern: Pattern, route: Route) -> Tensor:
+    def forward(self, x: Tensor, pattern: Pattern, route: Route) -> Added:
         B, T, _ = x.shape
         qkv = self.qkv(x, route)
         H = qkv.shape[-1] // (3 * self.head_size)
@@ -104,15 +104,10 @@ class MLP(nn.Module):
             pieces.units,
         )
 
-    def forward(self, x: Tensor, route: Route) -> Tensor:
-        return self.down(gelu(self.up(x, route)), route)  # type: ignore[no-any-return]
-
-
-def gelu(x: Tensor) -> Tensor:
-    """The form with a tanh, which is a sigmoid in other words, and compiled takes less time as one."""
-    if torch.compiler.is_compiling():
-        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
-    return nn.functional.gelu(x, approximate="tanh")
+    def forward(self, x: Tensor, route: Route) -> Added:
+        fused = fuses(x)
+        units = self.up.activated(x, route) if fused else gelu(self.up(x, route))
+        return self.down(units, route, already_hidden=fused)  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
@@ -125,9 +120,15 @@ class Block(nn.Module):
         self.norm_2 = Norm(config.d_model, norms)
         self.mlp = MLP(config, pieces, seed, f"{name}.mlp")
 
-    def forward(self, x: Tensor, pattern: Pattern, route: Route) -> Tensor:
-        x = x + self.attention(self.norm_1(x, route), pattern, route)
-        return x + self.mlp(self.norm_2(x, route), route)  # type: ignore[no-any-return]
+    def forward(
+        self, x: Tensor, normed: Tensor, next_norm: Norm, pattern: Pattern, route: Route
+    ) -> tuple[Tensor, Tensor]:
+        """The stream after this block, and its norm, which the next one begins with.
+
+        A block begins after its norm and ends with the next one's, as an addition and the norm after it are one kernel.
+        """
+        x, normed = self.norm_2.after(x, self.attention(normed, pattern, route), route)
+        return next_norm.after(x, self.mlp(normed, route), route)
 
 
 class GPT(nn.Module):
@@ -180,9 +181,11 @@ class GPT(nn.Module):
             pattern = pattern_of(documents, self.config.window)
         else:
             pattern = masked_pattern(documents, self.config.window, route.same_label)
-        for block in self.blocks:
-            x = block(x, pattern, route)
-        return self.norm(x, route)  # type: ignore[no-any-return]
+        norms: list[Any] = [*(block.norm_1 for block in self.blocks), self.norm]
+        normed: Tensor = norms[0](x, route)
+        for block, next_norm in zip(self.blocks, norms[1:], strict=True):
+            x, normed = block(x, normed, next_norm, pattern, route)
+        return normed
 
     def logits(self, hidden: Tensor, route: Route = PLAIN, shift: Tensor | None = None) -> Tensor:
         """The tied output head (B T V), with a calibration bias added where one is given."""
@@ -232,15 +235,15 @@ class GPT(nn.Module):
 
 
 def compile_blocks(model: GPT, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compile the blocks, which all share one graph for each kind of micro-batch and reach of attention, and the last norm,
-    for batches of one shape.
+    """Compile the blocks, which all share one graph for each kind of micro-batch and reach of attention, and the first
+    norm, for batches of one shape.
 
     Where no gradient is wanted they run as they are: evaluation has batches of many shapes, each of which would be compiled,
     and none of which may loosen what is known of the shapes in training.
     """
     for limit in ("recompile_limit", "accumulated_recompile_limit"):  # over all models that a process trains
         setattr(torch._dynamo.config, limit, max(MOST_GRAPHS, getattr(torch._dynamo.config, limit)))
-    for layer in (*model.blocks, model.norm):
+    for layer in (model.blocks[0].norm_1, *model.blocks):
         plain = type(layer).forward
         compiled = torch.compile(plain, fullgraph=True, dynamic=False, backend=backend)
         # A method, which a copy of the model binds to its own layer.

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from excise.routing.kernels import HALVES, HAS_KERNELS
-from excise.routing.linear import hide
+from excise.routing.kernels import HAS_KERNELS
+from excise.routing.linear import hide, product_dtype
 from excise.routing.route import Rows
 
 if HAS_KERNELS:
@@ -81,7 +81,7 @@ def losses_without_gradient(
     rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: Tensor, shifts: Sequence[Tensor | None] = (None,)
 ) -> Tensor:
     """Each row's loss with each of these shifts of the logits (S x N), in float32 from the logits on."""
-    dtype = _product_dtype(rows)
+    dtype = product_dtype(rows)
     if _has_narrow_kernels(rows, dtype):
         inputs, head = rows.to(dtype).contiguous(), weight.to(dtype).contiguous()
         offset = weight.new_zeros(len(weight), dtype=torch.float32) if bias is None else bias.float()
@@ -96,12 +96,6 @@ def losses_without_gradient(
         log_p = (x.log_softmax(-1, dtype=torch.float32).gather(-1, wanted[here].unsqueeze(-1)) for x in shifted)
         chunks.append(-torch.cat(list(log_p), -1).T)
     return torch.cat(chunks, -1)
-
-
-def _product_dtype(inputs: Tensor) -> torch.dtype:
-    """The precision of the head's matrix products."""
-    device = inputs.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
 
 
 def _has_narrow_kernels(inputs: Tensor, dtype: torch.dtype) -> bool:
@@ -204,18 +198,18 @@ def _in_chunks(given: _Given) -> _Found:
     for start in range(0, len(hidden), chunk):
         here = slice(start, start + chunk)
         rows, gated = hidden[here].to(head.dtype), given.gated(here)
-        g = _losses_and_gradients(rows, head, given.bias, given.targets[here], V, losses[here], gated)
+        g, scale = _losses_and_gradients(rows, head, given.bias, given.targets[here], V, losses[here], gated)
         # Weights are applied to the narrow side, D, and never to the wide one, V.
         if dhead is not None:
-            _add_product(dhead, g.T, _with_ones(hidden[here], given.head_weights[here]).to(head.dtype))
+            _add_product(dhead, g.T, _with_ones(rows, given.head_weights[here] * scale))
         for of, of_weights, total in zip(given.added, given.added_weights, dadded, strict=True):
             if total is not None:
-                _add_product(total, g[:, of.tokens].T, (hidden[here] * of_weights[here]).to(head.dtype))
+                _add_product(total, g[:, of.tokens].T, (rows * (of_weights[here] * scale)).to(head.dtype))
         if dhidden is not None:
             of_hidden = g @ head
             for of in gated:
                 of_hidden += hide(g[:, of.tokens] @ of.weight.to(head.dtype), of.hidden)
-            torch.mul(of_hidden, weights[here], out=dhidden[here])
+            torch.mul(of_hidden, weights[here] * scale, out=dhidden[here])
     dweight, dbias = (None, None) if dhead is None else (dhead[:V, :D], dhead[:V, D])
     return _Found(losses, dhidden, dweight, dbias, dadded)
 
@@ -228,17 +222,18 @@ def _losses_and_gradients(
     n_tokens: int,
     losses: Tensor,
     gated: Sequence[AddedRows],
-) -> Tensor:
-    """The loss of each row, written to `losses`, and the gradient of its logits; the gated vectors only some rows see."""
+) -> tuple[Tensor, Tensor | float]:
+    """The loss of each row, written to `losses`, and the gradient of its logits, which is still to be multiplied by the
+    second (N 1, or 1); the gated vectors only some rows see."""
     logits = nn.functional.linear(hidden, head, bias)
     for rows in gated:
         logits[:, rows.tokens] += hide(hidden, rows.hidden) @ rows.weight.to(hidden.dtype).T
-    if HAS_KERNELS and logits.is_cuda and logits.dtype in HALVES:
+    if HAS_KERNELS and logits.is_cuda and logits.dtype == torch.bfloat16:  # float16 would overflow
         return head_kernels.losses_and_gradients_in_place(logits, targets, n_tokens, losses)
     # In float32, as p - 1 of a confident prediction is lost in half precision.
     p, t = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), targets.unsqueeze(-1)
     losses.copy_(-p.gather(-1, t).squeeze(-1).clamp_min(SMALLEST).log())
-    return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype)).to(logits.dtype)
+    return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype)).to(logits.dtype), 1.0
 
 
 def _gates(gated: Sequence[AddedRows], hidden: Tensor) -> "head_kernels.Gates":
@@ -252,11 +247,15 @@ def _gates(gated: Sequence[AddedRows], hidden: Tensor) -> "head_kernels.Gates":
     return head_kernels.Gates(added, bits, seen)
 
 
-def _with_ones(hidden: Tensor, weights: Tensor) -> Tensor:
+def _with_ones(rows: Tensor, weights: Tensor) -> Tensor:
     """Inputs of the head and beside them ones, times their weights: what the gradients of weight and bias are sums of.
     (N D+)"""
-    n_empty = BIAS_COLUMNS[hidden.device.type] - 1
-    return torch.cat([hidden * weights, weights, weights.new_zeros(len(weights), n_empty)], -1)
+    N, D = rows.shape
+    wide = rows.new_empty(N, D + BIAS_COLUMNS[rows.device.type])
+    torch.mul(rows, weights, out=wide[:, :D])
+    wide[:, D:] = 0.0
+    wide[:, D] = weights.squeeze(-1)
+    return wide
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -290,7 +289,7 @@ class _HeadLosses(torch.autograd.Function):
         weights: Tensor,
         *_: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        dtype, weights = _product_dtype(hidden), weights.unsqueeze(-1)  # N 1
+        dtype, weights = product_dtype(hidden), weights.unsqueeze(-1)  # N 1
         head, offset = padded(_with_what_all_see(weight, added), bias, dtype)
         needs_tables = any(ctx.needs_input_grad[1:])
         given = _Given(

@@ -5,7 +5,7 @@ A narrow head never writes a logit. The gradient of a row is a mean of the token
 vector of its target: attention to all tokens, whose vectors are both keys and values. So one kernel takes a block of rows
 past all tokens, and finds their losses and their gradients; another takes a block of tokens past all rows, computes the
 same probabilities anew, and finds the gradients of their vectors. A wide head, for which that would be too many products,
-has its logits in memory, and their gradients are written in their place.
+has its logits in memory, and their gradients are written in their place, in one pass.
 
 Shapes: N rows, D d_model, V tokens, W the vocabulary with its padding, G tokens with vectors that only some rows see.
 """
@@ -24,6 +24,9 @@ PROGRAMS = 256
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(-1e30)
 LANES = tl.constexpr(8)  # sums that stay apart until the end, as threads would have to meet
+MOST = tl.constexpr(
+    110.0
+)  # doublings by which a token is ahead of the target, a loss of 76 and more: all sums are finite
 
 
 def is_narrow(d_model: int, dtype: torch.dtype) -> bool:
@@ -247,32 +250,34 @@ def _narrow_tokens(
     tl.store(dbias + share * n + places, tl.sum(db, 1), mask=places < n)
 
 
-def losses_and_gradients_in_place(logits: Tensor, targets: Tensor, n_tokens: int, losses: Tensor) -> Tensor:
-    """The loss of each row, written to `losses`, and the gradient of its logits (N W), written in their memory; beyond the
-    tokens that there are it is 0."""
-    _in_place[(len(logits),)](logits, targets, losses, logits.shape[1], n_tokens, TILE=4096, num_warps=8)
-    return logits
+def losses_and_gradients_in_place(
+    logits: Tensor, targets: Tensor, n_tokens: int, losses: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The loss of each row, written to `losses`, and the gradient of its logits (N W), written in their memory, all of the
+    row times a number, by whose inverse (N 1) it is still to be multiplied; beyond the tokens that there are it is 0."""
+    inverses = torch.empty_like(losses)
+    _in_place[(len(logits),)](logits, targets, losses, inverses, logits.shape[1], n_tokens, TILE=8192, num_warps=8)
+    return logits, inverses.unsqueeze(-1)
 
 
 @triton.jit
-def _in_place(logits, targets, losses, W, V, TILE: tl.constexpr):
-    """Each logit is read once, twice where the cache has lost it, and its gradient written once."""
+def _in_place(logits, targets, losses, inverses, W, V, TILE: tl.constexpr):
+    """Each logit is read once and its gradient written once: exponentials are taken relative to the target's, which is known
+    before the others, and probabilities times the sum of all exponentials are these alone."""
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets + row)
     base = logits + row * W
-    wanted = tl.load(base + target).to(tl.float32)
-    most = NEVER
-    total = 0.0
-    for start in range(0, V, TILE):
-        at = start + tl.arange(0, TILE)
-        s = tl.load(base + at, mask=at < V, other=float("-inf")).to(tl.float32) * LOG2_E
-        new = tl.maximum(most, tl.max(s, 0))
-        total = total * tl.exp2(most - new) + tl.sum(tl.exp2(s - new), 0)
-        most = new
-    lse = most + tl.log2(total)
-    tl.store(losses + row, lse / LOG2_E - wanted)
+    wanted = tl.load(base + target).to(tl.float32) * LOG2_E
+    tl.debug_barrier()  # all threads have read it before one of them writes there
+    total = tl.zeros([TILE], tl.float32)
     for start in range(0, W, TILE):
         at = start + tl.arange(0, TILE)
         s = tl.load(base + at, mask=at < V, other=float("-inf")).to(tl.float32)
-        g = tl.exp2(s * LOG2_E - lse) - tl.where(at == target, 1.0, 0.0)
-        tl.store(base + at, g.to(logits.dtype.element_ty), mask=at < W)
+        e = tl.exp2(tl.minimum(s * LOG2_E - wanted, MOST))
+        total += e
+        tl.store(base + at, e.to(logits.dtype.element_ty), mask=at < W)
+    sum_of_all = tl.sum(total, 0)
+    tl.debug_barrier()
+    tl.store(base + target, (1 - sum_of_all).to(logits.dtype.element_ty))
+    tl.store(inverses + row, 1 / sum_of_all)
+    tl.store(losses + row, tl.log2(sum_of_all) / LOG2_E)

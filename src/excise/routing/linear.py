@@ -35,6 +35,12 @@ def hide(x: Tensor, rows: Rows) -> Tensor:
     return x if rows is False else x.masked_fill(rows, 0.0)
 
 
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The precision of matrix products of this."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 def routed_linear(
     x: Tensor, weights: list[Tensor], frozen: list[Rows], axis: int, biases: list[Tensor], frozen_biases: list[Rows]
 ) -> Tensor:
@@ -59,9 +65,7 @@ class _RoutedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, axis: int, n_weights: int, frozen: list[Rows], frozen_biases: list[Rows], *tensors: Tensor
     ) -> Tensor:
-        device = x.device.type
-        # Autocast does not look inside a custom function.
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        dtype = product_dtype(x)  # autocast does not look inside a custom function
         x = x.to(dtype)
         # The pieces are saved, not the joined matrix, which would stay alive until the backward pass.
         ctx.save_for_backward(x, *tensors)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from excise.labels import forget_part
+from excise.routing.fused import Added, activate, add_and_norm, fuses
 from excise.routing.head import AddedRows
-from excise.routing.linear import INPUT, OUTPUT, hide, routed_linear, stop_gradient
+from excise.routing.linear import INPUT, OUTPUT, hide, product_dtype, routed_linear, stop_gradient
 from excise.routing.partition import Piece, Pieces
 from excise.routing.route import Route, Rows
 
@@ -42,13 +43,28 @@ class OutputSplit(nn.Module):
         super().__init__()
         self.weight = stored(weight, pieces)
         self.bias = None if bias is None else stored(bias, pieces)
+        self.pieces = pieces
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
+        return self._linear(x, route, self.bias)
+
+    def activated(self, x: Tensor, route: Route) -> Tensor:
+        """Units through GELU and hidden, fused."""
+        assert self.bias is not None
+        seen = tuple(piece for piece in self.pieces if not route.gone(piece.part))
+        if not seen:
+            return self._linear(x, route, None)
+        biases = ((self.bias[piece.part], route.freeze.get(piece.part) is True) for piece in seen)
+        bias = torch.cat([stop_gradient(of_piece, frozen) for of_piece, frozen in biases])
+        hidden, frozen = columns_of(route.hide, seen), columns_of(route.freeze, seen)
+        return activate(self._linear(x, route, None), bias, hidden, frozen)
+
+    def _linear(self, x: Tensor, route: Route, bias: nn.ParameterDict | None) -> Tensor:
         seen = [part for part in self.weight if not route.gone(part)]
         if not seen:
             return x.new_zeros(*x.shape[:-1], 0)
         frozen = [route.freeze.get(part, False) for part in seen]
-        biases = [] if self.bias is None else [self.bias[part] for part in seen]
+        biases = [] if bias is None else [bias[part] for part in seen]
         return routed_linear(x, [self.weight[part] for part in seen], frozen, OUTPUT, biases, frozen if biases else [])
 
 
@@ -62,23 +78,19 @@ class InputSplit(nn.Module):
         self.units = units
         self.pieces = pieces
 
-    def forward(self, x: Tensor, route: Route, *, already_hidden: bool = False) -> Tensor:
+    def forward(self, x: Tensor, route: Route, *, already_hidden: bool = False) -> Added:
         """The sum of all units."""
         seen = [i for i, unit in enumerate(self.units) if not route.gone(unit.part)]
         x = gate(x, tuple(self.units[i] for i in seen), route, already_hidden)
         parts = [self.pieces[i].part for i in seen]
+        weights, frozen = [self.weight[part] for part in parts], [route.freeze.get(part, False) for part in parts]
         bias_part, bias = next(iter(self.bias.items()))
         frozen_bias = route.freeze.get(bias_part, False)
         if not seen:
-            return stop_gradient(bias.expand(*x.shape[:-1], -1), frozen_bias)
-        return routed_linear(
-            x,
-            [self.weight[part] for part in parts],
-            [route.freeze.get(part, False) for part in parts],
-            INPUT,
-            [bias],
-            [frozen_bias],
-        )
+            return Added(stop_gradient(bias.expand(*x.shape[:-1], -1), frozen_bias))
+        if fuses(x):
+            return Added(routed_linear(x, weights, frozen, INPUT, [], []), bias, frozen_bias)
+        return Added(routed_linear(x, weights, frozen, INPUT, [bias], [frozen_bias]))
 
 
 def gate(x: Tensor, units: Pieces, route: Route, already_hidden: bool) -> Tensor:
@@ -117,7 +129,7 @@ def columns_of(rows_of: Mapping[str, Rows], units: Pieces) -> list[tuple[Rows, i
 
 
 class Norm(nn.Module):
-    """Layer norm whose gain and bias are in one part."""
+    """Layer norm whose gain and bias are in one part, in the precision of the products that read it."""
 
     def __init__(self, d_model: int, part: str) -> None:
         super().__init__()
@@ -127,14 +139,22 @@ class Norm(nn.Module):
         self.bias = stored(torch.zeros(d_model), whole)
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
-        weight, bias = self.weight[self.part], self.bias[self.part]
+        weight, bias, dtype = self.weight[self.part], self.bias[self.part], product_dtype(x)
         frozen = route.freeze.get(self.part, False)
         if frozen is True:
             weight, bias = weight.detach(), bias.detach()
         if isinstance(frozen, bool):
-            return nn.functional.layer_norm(x, weight.shape, weight, bias)
+            return nn.functional.layer_norm(x, weight.shape, weight, bias).to(dtype)
         x = nn.functional.layer_norm(x, weight.shape)
-        return x * stop_gradient(weight.expand_as(x), frozen) + stop_gradient(bias.expand_as(x), frozen)
+        return (x * stop_gradient(weight.expand_as(x), frozen) + stop_gradient(bias.expand_as(x), frozen)).to(dtype)
+
+    def after(self, x: Tensor, added: Added, route: Route) -> tuple[Tensor, Tensor]:
+        """The stream with something added to it, and its norm."""
+        if added.bias is not None:
+            frozen = route.freeze.get(self.part, False)
+            return add_and_norm(x, added, self.weight[self.part], self.bias[self.part], frozen)
+        x = x + added.value
+        return x, self(x, route)
 
 
 class TokenTable(nn.Module):

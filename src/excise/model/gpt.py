@@ -243,9 +243,11 @@ def compile_blocks(model: GPT, backend: str | Callable[..., Any] = "inductor") -
     """
     for limit in ("recompile_limit", "accumulated_recompile_limit"):  # over all models that a process trains
         setattr(torch._dynamo.config, limit, max(MOST_GRAPHS, getattr(torch._dynamo.config, limit)))
+    # Rows of an odd number of heads would be padded, and copied for the attention kernels, which take them as they are.
+    options: dict[str, Any] | None = {"comprehensive_padding": False} if backend == "inductor" else None
     for layer in (model.blocks[0].norm_1, *model.blocks):
         plain = type(layer).forward
-        compiled = torch.compile(plain, fullgraph=True, dynamic=False, backend=backend)
+        compiled = torch.compile(plain, fullgraph=True, dynamic=False, backend=backend, options=options)
         # A method, which a copy of the model binds to its own layer.
         layer.forward = MethodType(_for_training(compiled, plain), layer)
 

@@ -24,9 +24,9 @@ PROGRAMS = 256
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(-1e30)
 LANES = tl.constexpr(8)  # sums that stay apart until the end, as threads would have to meet
-MOST = tl.constexpr(
-    110.0
-)  # doublings by which a token is ahead of the target, a loss of 76 and more: all sums are finite
+# Exponentials are taken so many doublings below the target's, and the largest are cut off: sums are finite, and exact as long
+# as no token is 190 doublings, 131 nats, ahead of the target.
+BELOW, TARGETS, MOST = tl.constexpr(80.0), tl.constexpr(2.0**-80), tl.constexpr(110.0)
 
 
 def is_narrow(d_model: int, dtype: torch.dtype) -> bool:
@@ -267,7 +267,7 @@ def _in_place(logits, targets, losses, inverses, W, V, TILE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets + row)
     base = logits + row * W
-    wanted = tl.load(base + target).to(tl.float32) * LOG2_E
+    wanted = tl.load(base + target).to(tl.float32) * LOG2_E + BELOW
     tl.debug_barrier()  # all threads have read it before one of them writes there
     total = tl.zeros([TILE], tl.float32)
     for start in range(0, W, TILE):
@@ -278,6 +278,6 @@ def _in_place(logits, targets, losses, inverses, W, V, TILE: tl.constexpr):
         tl.store(base + at, e.to(logits.dtype.element_ty), mask=at < W)
     sum_of_all = tl.sum(total, 0)
     tl.debug_barrier()
-    tl.store(base + target, (1 - sum_of_all).to(logits.dtype.element_ty))
+    tl.store(base + target, (-(sum_of_all - TARGETS)).to(logits.dtype.element_ty))
     tl.store(inverses + row, 1 / sum_of_all)
-    tl.store(losses + row, tl.log2(sum_of_all) / LOG2_E)
+    tl.store(losses + row, (tl.log2(sum_of_all) + BELOW) / LOG2_E)

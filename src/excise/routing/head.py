@@ -201,10 +201,10 @@ def _in_chunks(given: _Given) -> _Found:
         g, scale = _losses_and_gradients(rows, head, given.bias, given.targets[here], V, losses[here], gated)
         # Weights are applied to the narrow side, D, and never to the wide one, V.
         if dhead is not None:
-            _add_product(dhead, g.T, _with_ones(rows, given.head_weights[here] * scale))
+            _add_product(dhead, g.T, _with_ones(hidden[here], given.head_weights[here] * scale, head.dtype))
         for of, of_weights, total in zip(given.added, given.added_weights, dadded, strict=True):
             if total is not None:
-                _add_product(total, g[:, of.tokens].T, (rows * (of_weights[here] * scale)).to(head.dtype))
+                _add_product(total, g[:, of.tokens].T, (hidden[here] * (of_weights[here] * scale)).to(head.dtype))
         if dhidden is not None:
             of_hidden = g @ head
             for of in gated:
@@ -247,12 +247,12 @@ def _gates(gated: Sequence[AddedRows], hidden: Tensor) -> "head_kernels.Gates":
     return head_kernels.Gates(added, bits, seen)
 
 
-def _with_ones(rows: Tensor, weights: Tensor) -> Tensor:
+def _with_ones(hidden: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     """Inputs of the head and beside them ones, times their weights: what the gradients of weight and bias are sums of.
     (N D+)"""
-    N, D = rows.shape
-    wide = rows.new_empty(N, D + BIAS_COLUMNS[rows.device.type])
-    torch.mul(rows, weights, out=wide[:, :D])
+    N, D = hidden.shape
+    wide = hidden.new_empty(N, D + BIAS_COLUMNS[hidden.device.type], dtype=dtype)
+    torch.mul(hidden, weights, out=wide[:, :D])
     wide[:, D:] = 0.0
     wide[:, D] = weights.squeeze(-1)
     return wide

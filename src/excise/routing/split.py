@@ -129,7 +129,7 @@ def columns_of(rows_of: Mapping[str, Rows], units: Pieces) -> list[tuple[Rows, i
 
 
 class Norm(nn.Module):
-    """Layer norm whose gain and bias are in one part, in the precision of the products that read it."""
+    """Layer norm whose gain and bias are in one part."""
 
     def __init__(self, d_model: int, part: str) -> None:
         super().__init__()
@@ -139,14 +139,16 @@ class Norm(nn.Module):
         self.bias = stored(torch.zeros(d_model), whole)
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
-        weight, bias, dtype = self.weight[self.part], self.bias[self.part], product_dtype(x)
+        weight, bias = self.weight[self.part], self.bias[self.part]
         frozen = route.freeze.get(self.part, False)
         if frozen is True:
             weight, bias = weight.detach(), bias.detach()
         if isinstance(frozen, bool):
-            return nn.functional.layer_norm(x, weight.shape, weight, bias).to(dtype)
-        x = nn.functional.layer_norm(x, weight.shape)
-        return (x * stop_gradient(weight.expand_as(x), frozen) + stop_gradient(bias.expand_as(x), frozen)).to(dtype)
+            normed = nn.functional.layer_norm(x, weight.shape, weight, bias)
+        else:
+            normed = nn.functional.layer_norm(x, weight.shape) * stop_gradient(weight.expand_as(x), frozen)
+            normed = normed + stop_gradient(bias.expand_as(x), frozen)
+        return normed.to(product_dtype(x)) if fuses(x) else normed
 
     def after(self, x: Tensor, added: Added, route: Route) -> tuple[Tensor, Tensor]:
         """The stream with something added to it, and its norm."""

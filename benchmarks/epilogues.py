@@ -29,7 +29,7 @@ from torch.nn.functional import linear
 from torch.profiler import ProfilerActivity, profile
 
 from excise.bench import SIZES
-from excise.model.gpt import gelu
+from excise.routing.fused import gelu
 
 STEPS = {"254m": (225.3, 204.8), "64m": (73.5, 59.6)}
 """Milliseconds that a step of plain training takes, and those that are aimed at."""

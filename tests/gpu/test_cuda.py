@@ -1,6 +1,8 @@
 """The paths that only a GPU takes, against the plain ones."""
 
 import gc
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ from tests.small import SMALL, batch_of, documents_of_all_labels, random_documen
 from tests.train.test_step import identical, snapshot
 
 if HAS_KERNELS:
-    from excise.routing.head_kernels import losses_and_gradients_in_place
+    from excise.routing.head_kernels import losses_and_gradients_in_place, weigh
 
 pytestmark = [
     pytest.mark.gpu,
@@ -108,6 +110,15 @@ def test_units_with_their_bias_are_the_plain_ones(n_units, runs):
     assert_close_in_half_precision(*units_both_ways((3, 701, n_units), *runs, "cuda", HALVES[0]))
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_rows_times_their_weights_are_those(dtype):
+    rows, weights = torch.randn(701, 200, device="cuda").to(dtype), torch.rand(701, 1, device="cuda")
+    out = torch.zeros(701, 208, device="cuda", dtype=dtype)
+    weigh(rows, weights, out[:, :200])
+    assert torch.equal(out[:, :200], (rows * weights).to(dtype))
+    assert not out[:, 200:].any()
+
+
 def assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing):
     accumulate(exact, [batch], routing)
     accumulate(fast, [batch], routing, torch.autocast("cuda", torch.bfloat16))
@@ -125,6 +136,54 @@ def test_a_compiled_step_in_half_precision_is_the_plain_step(rule, n_domains):
     exact, fast = small_model(routing).to(device), small_model(routing).to(device)
     compile_blocks(fast)
     assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing)
+
+
+WIDE = replace(SMALL, vocabulary_size=1003, d_model=200, n_heads=8, d_mlp=100)
+
+
+def wide_model(routing, own=None):
+    """A model whose head writes its logits, with weights so small that half precision says something about its gradients."""
+    model = small_model(routing, WIDE, own=own).cuda()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 0.2
+    return model
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [1], [2]], ids=str)
+def test_a_step_of_a_wide_model_in_half_precision_is_the_plain_step(labels, compiled):
+    """With vectors of tokens that only some rows see, and embeddings and norms that only some update."""
+    routing = routing_for("sgtm", 2, embeddings="retain", norms="retain")
+    documents = random_documents(9)
+    batch = batch_of(documents, [[labels[i % len(labels)]] * len(d) for i, d in enumerate(documents)])
+    exact, fast = (wide_model(routing, {**OWN, "biology": [0, 1, 40]}) for _ in range(2))
+    if compiled:
+        compile_blocks(fast)
+    assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch.to(torch.device("cuda")), routing)
+
+
+@pytest.mark.parametrize("config", [SMALL, WIDE], ids=["narrow", "wide"])
+def test_a_loss_that_is_no_number_is_reported_as_such(config):
+    """So that a run that has come to nothing ends."""
+    routing = routing_for("none")
+    model = small_model(routing, config).cuda()
+    with torch.no_grad():
+        model.norm.bias[model.norm.part][3] = math.nan
+    loss = accumulate(model, [labelled_batch([0])], routing, torch.autocast("cuda", torch.bfloat16))
+    assert not math.isfinite(loss.mean)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_compiled_blocks_are_fused_in_half_precision_alone(half):
+    routing = routing_for("sgtm")
+    batch, model = batch_of(*documents_of_all_labels(routing)).to(torch.device("cuda")), small_model(routing).cuda()
+    compile_blocks(model)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        accumulate(model, [batch], routing, torch.autocast("cuda", torch.bfloat16, enabled=half))
+        torch.cuda.synchronize()
+    ours = {event.key: event.count for event in seen.key_averages() if event.key in ("_norm_kernel", "_units_kernel")}
+    assert ours == ({"_norm_kernel": 2 * SMALL.n_layers, "_units_kernel": SMALL.n_layers} if half else {})
 
 
 @pytest.mark.parametrize("rule", ["sgtm", "gradient_routing", "none"])

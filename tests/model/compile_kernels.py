@@ -43,6 +43,8 @@ if __name__ == "__main__":
     for head_size in (4, 16, 32):
         compile_attention(head_size)
     compile_kernel(head_kernels._in_place, TYPES, {"num_warps": 8}, TILE=8192)
+    strides = dict.fromkeys(("N", "D", "step", "weight_step", "out_step"), "i32")
+    compile_kernel(head_kernels._weigh, {**TYPES, **strides, "rows": "*bf16"}, {"num_warps": 4}, ROWS=4, COLUMNS=512)
     types = {**TYPES, **dict.fromkeys(("N", "first", "end", "n_rows"), "i32"), "targets": "*i32"}
     sizes = {"D": 128, "P": 128}
     plain, gated = {"G": 0, "EVEN": True}, {"G": 2200, "EVEN": False}

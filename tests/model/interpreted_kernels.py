@@ -61,14 +61,18 @@ def assert_same_gradients(fast, plain):
             )
 
 
+def fuse_by_kernels(monkeypatch):
+    for name in ("norm_backward", "units_backward"):
+        monkeypatch.setattr(fused, name, getattr(fused_kernels, name), raising=False)
+
+
 @pytest.fixture
 def by_kernels(monkeypatch):
     """Everything that there are kernels for, by these."""
     monkeypatch.setattr(attention, "attend_inside", attend_inside, raising=False)
     monkeypatch.setattr(head, "head_kernels", head_kernels, raising=False)
     monkeypatch.setattr(head, "_has_narrow_kernels", lambda *_: True)
-    for name in ("norm_backward", "units_backward"):
-        monkeypatch.setattr(fused, name, getattr(fused_kernels, name), raising=False)
+    fuse_by_kernels(monkeypatch)
     # Few programs with much to do each, as the interpreter does one after the other.
     monkeypatch.setattr(fused_kernels, "SHARES", 2)
     monkeypatch.setattr(fused_kernels, "norm_tile", lambda D: {"ROWS": 64})
@@ -146,16 +150,26 @@ def assert_close_or_absent(found, expected):
 )
 def test_an_addition_with_its_norm_is_the_plain_one(d_model, n_shares, still, monkeypatch):
     """In one share of the rows, in several of which the last is short, and in shares of one tile."""
-    monkeypatch.setattr(fused, "norm_backward", fused_kernels.norm_backward, raising=False)
+    fuse_by_kernels(monkeypatch)
     monkeypatch.setattr(fused_kernels, "SHARES", n_shares)
     assert_close_or_absent(*norm_both_ways((3, 7, d_model), *still))
+
+
+def test_a_frozen_row_that_is_no_number_leaves_gain_and_shift_alone(monkeypatch):
+    fuse_by_kernels(monkeypatch)
+    x, value, (bias, gain, shift) = torch.randn(1, 3, 24), torch.randn(1, 3, 24), torch.randn(3, 24)
+    x[0, 1, 5] = math.inf
+    frozen = torch.tensor([[[False], [True], [False]]])
+    given = [bias.requires_grad_(), gain.requires_grad_(), shift.requires_grad_()]
+    _, normed = fused.add_and_norm(x, fused.Added(value, bias, frozen), gain, shift, frozen)
+    assert all(d.isfinite().all() for d in torch.autograd.grad(normed.sum(), given))
 
 
 @pytest.mark.parametrize("n_shares", [1, 3, 100])
 @pytest.mark.parametrize("runs", [([], []), ([(3, 20)], [(0, 3)]), ([(0, 9), (9, 12)], [(12, 40), (30, 40)])])
 def test_units_with_their_bias_are_the_plain_ones(n_shares, runs, monkeypatch):
     """Of units that do not fill their last tile."""
-    monkeypatch.setattr(fused, "units_backward", fused_kernels.units_backward, raising=False)
+    fuse_by_kernels(monkeypatch)
     monkeypatch.setattr(fused_kernels, "SHARES", n_shares)
     monkeypatch.setattr(fused_kernels, "units_tile", lambda U: {"ROWS": 2, "UNITS": 16})
     assert_close_or_absent(*units_both_ways((3, 7, 40), *runs))
@@ -163,7 +177,7 @@ def test_units_with_their_bias_are_the_plain_ones(n_shares, runs, monkeypatch):
 
 @pytest.mark.parametrize("ahead", [-60.0, 0.0, 120.0, 300.0])
 def test_the_kernel_of_a_wide_head_has_finite_losses_and_gradients_however_wrong_a_row_is(ahead):
-    """Up to a loss of 131 it is exact; beyond, the tokens that are ahead count alike."""
+    """Up to a loss of 131 it is exact in float32; beyond, the tokens that are ahead count alike."""
     logits, losses, targets = torch.zeros(2, 64), torch.empty(2), torch.tensor([3, 4])
     logits[0, 7:9] = ahead
     expected = cross_entropy(logits, targets, reduction="none")
@@ -174,6 +188,22 @@ def test_the_kernel_of_a_wide_head_has_finite_losses_and_gradients_however_wrong
     assert gradient[0, 3] == pytest.approx(1 / total - 1)
     assert gradient[0, 7:9].tolist() == pytest.approx([math.exp(ahead) / total] * 2)
     torch.testing.assert_close(gradient.sum(1), torch.zeros(2), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("token", [3, 7])
+def test_the_kernel_of_a_wide_head_reports_a_logit_that_is_no_number(token):
+    """That of the target and that of another."""
+    logits, losses = torch.zeros(2, 64), torch.empty(2)
+    logits[0, token] = math.nan
+    head_kernels.losses_and_gradients_in_place(logits, torch.tensor([3, 4]), 64, losses)
+    assert losses.isfinite().tolist() == [False, True]
+
+
+def test_rows_are_multiplied_by_their_weights():
+    rows, weights, out = torch.randn(9, 600), torch.rand(9, 1), torch.zeros(9, 608)
+    head_kernels.weigh(rows, weights, out[:, :600])
+    assert torch.equal(out[:, :600], rows * weights)
+    assert not out[:, 600:].any()
 
 
 def test_the_kernel_of_a_wide_head_is_cross_entropy():

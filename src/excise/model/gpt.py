@@ -21,7 +21,7 @@ from excise.routing.head import logits as head_logits
 from excise.routing.linear import stop_gradient
 from excise.routing.partition import BlockPartition, Partition, Piece, Pieces, whole
 from excise.routing.route import PLAIN, Route
-from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable, columns_of, normal, stored
+from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable, normal, runs_of, stored
 
 INITIAL_STD = 0.02
 MOST_GRAPHS = 4096
@@ -85,8 +85,7 @@ class Attention(nn.Module):
     def _hidden_heads(self, route: Route) -> list[tuple[Tensor, int, int]]:
         """Rows (B T) that do not see some heads, from one to another; heads that no row sees are gone."""
         K, units = self.head_size, tuple(unit for unit in self.out.units if not route.gone(unit.part))
-        given = columns_of(route.hide, units)
-        return [(rows.squeeze(-1), start // K, end // K) for rows, start, end in given if isinstance(rows, Tensor)]
+        return [(rows.squeeze(-1), start // K, end // K) for rows, start, end in runs_of(route.hide, units)]
 
 
 class MLP(nn.Module):

@@ -6,14 +6,13 @@ add their own biases, and everything is done step by step.
 Shapes: B rows of a batch, T positions, D d_model, U units.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from excise.routing.kernels import HALVES, HAS_KERNELS
+from excise.routing.kernels import GELU_CUBE, GELU_SLOPE, HALVES, HAS_KERNELS
 from excise.routing.linear import hide, product_dtype
 from excise.routing.route import Rows
 
@@ -22,8 +21,8 @@ if HAS_KERNELS:
 
 EPSILON = 1e-5
 """Of layer norms."""
-Run = tuple[Rows, int, int]
-"""Rows of some units that follow one another, from the first to the end."""
+Run = tuple[Tensor, int, int]
+"""Some rows (B T 1) of units that follow one another, from the first to the end."""
 
 
 class Added(NamedTuple):
@@ -44,12 +43,13 @@ def fuses(x: Tensor) -> bool:
 def gelu(x: Tensor) -> Tensor:
     """The form with a tanh, which is a sigmoid in other words, and compiled takes less time as one."""
     if torch.compiler.is_compiling():
-        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+        return x * torch.sigmoid(GELU_SLOPE * (x + GELU_CUBE * x**3))
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
 def add_and_norm(x: Tensor, added: Added, gain: Tensor, shift: Tensor, frozen: Rows) -> tuple[Tensor, Tensor]:
     """The stream with something added to it, and its norm; frozen rows give gain and shift no gradient."""
+    assert added.bias is not None
     total, normed = _AddAndNorm.apply(x, added.value, added.bias, gain, shift, added.frozen, frozen)  # type: ignore[no-untyped-call]
     return total, normed
 
@@ -66,7 +66,7 @@ class _AddAndNorm(torch.autograd.Function):
         still_bias: Rows,
         still_norm: Rows,
     ) -> tuple[Tensor, Tensor]:
-        total = x + (value + bias)
+        total = (x + (value + bias)).to(x.dtype).contiguous()
         normed, mean, rstd = torch.native_layer_norm(total, gain.shape, gain, shift, EPSILON)
         ctx.save_for_backward(total, mean, rstd, gain, _mask(still_norm), _mask(still_bias))
         ctx.still_bias, ctx.still_norm = still_bias is True, still_norm is True
@@ -83,11 +83,11 @@ class _AddAndNorm(torch.autograd.Function):
 
 def activate(x: Tensor, bias: Tensor, hidden: Sequence[Run], frozen: Sequence[Run]) -> Tensor:
     """Units (B T U) through their bias and GELU, zero where they are hidden; frozen rows give the bias no gradient."""
-    runs = [(rows.squeeze(-1), start, end) for rows, start, end in (*hidden, *frozen) if isinstance(rows, Tensor)]
-    masks = torch.stack([rows for rows, _, _ in runs]) if runs else None
+    runs = [*hidden, *frozen]
+    masks = torch.stack([rows.squeeze(-1) for rows, _, _ in runs]) if runs else None
     places = [place for i, (_, *bounds) in enumerate(runs) for place in (i, *bounds)]
     end = 3 * len(hidden)
-    y: Tensor = _Activate.apply(x, bias, masks, places[:end], places[end:])  # type: ignore[no-untyped-call]
+    y: Tensor = _Activate.apply(x.contiguous(), bias, masks, places[:end], places[end:])  # type: ignore[no-untyped-call]
     return y
 
 

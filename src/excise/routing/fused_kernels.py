@@ -15,12 +15,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from excise.routing.kernels import GELU_CUBE, GELU_SLOPE
+
 SHARES = 1024
 """Of the rows, at the most: enough to keep a GPU busy, few enough for their sums to be little."""
-# GELU is x times the sigmoid of a x + b x^3: in powers of two, and what the derivative of the cube counts.
-SLOPE, CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
-LINEAR, LINEAR_2 = tl.constexpr(SLOPE), tl.constexpr(-SLOPE * math.log2(math.e))
-CUBIC, CUBIC_2 = tl.constexpr(3 * SLOPE * CUBE), tl.constexpr(-SLOPE * CUBE * math.log2(math.e))
+# Of the exponent in powers of two, and of the derivative.
+LINEAR_2, CUBIC_2 = (tl.constexpr(-c * GELU_SLOPE * math.log2(math.e)) for c in (1, GELU_CUBE))
+LINEAR, CUBIC = (tl.constexpr(c * GELU_SLOPE) for c in (1, 3 * GELU_CUBE))
 
 
 @triton.jit
@@ -47,7 +48,8 @@ def _norm_kernel(
         tl.store(dx + at, y, mask=here)
         tl.store(dadded + at_half, y.to(dadded.dtype.element_ty), mask=here)
         if NORM_MASK:
-            g = tl.where((tl.load(still_norm + rows, mask=rows < N, other=1) != 0)[:, None], 0.0, g)
+            still = (tl.load(still_norm + rows, mask=rows < N, other=1) != 0)[:, None]
+            g, x = tl.where(still, 0.0, g), tl.where(still, 0.0, x)
         if BIAS_MASK:
             y = tl.where((tl.load(still_bias + rows, mask=rows < N, other=1) != 0)[:, None], 0.0, y)
         dgain, dshift = dgain + tl.sum(g * x, 0), dshift + tl.sum(g, 0)
@@ -101,6 +103,7 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Of a sum (... D) and its norm: the gradient of what was added up, in float32 and in the precision of the norm, and, share
     by share of the rows, of gain, shift and a bias that was added too (S 3 D), without the rows that leave them still."""
+    assert total.is_contiguous()
     D = total.shape[-1]
     N, tile = total.numel() // D, norm_tile(D)
     n_rows, n_shares = shares_of(N, tile["ROWS"])
@@ -133,6 +136,7 @@ def units_backward(
     """Of units through GELU after their bias (... U): the gradient of their inputs, and, share by share of the rows, of the bias
     (S U). No gradient goes back through units of rows that are stopped, and frozen ones count nothing for the bias; both
     are given by a number of `masks`, the first unit and the end, three numbers for each run of units."""
+    assert x.is_contiguous()
     U = x.shape[-1]
     N, tile = x.numel() // U, units_tile(U)
     n_rows, n_shares = shares_of(N, tile["ROWS"])

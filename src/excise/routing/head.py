@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from excise.routing.kernels import HAS_KERNELS
+from excise.routing.kernels import HALVES, HAS_KERNELS
 from excise.routing.linear import hide, product_dtype
 from excise.routing.route import Rows
 
@@ -209,7 +209,7 @@ def _in_chunks(given: _Given) -> _Found:
             of_hidden = g @ head
             for of in gated:
                 of_hidden += hide(g[:, of.tokens] @ of.weight.to(head.dtype), of.hidden)
-            torch.mul(of_hidden, weights[here] * scale, out=dhidden[here])
+            _weigh(of_hidden, weights[here] * scale, dhidden[here])
     dweight, dbias = (None, None) if dhead is None else (dhead[:V, :D], dhead[:V, D])
     return _Found(losses, dhidden, dweight, dbias, dadded)
 
@@ -252,10 +252,18 @@ def _with_ones(hidden: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     (N D+)"""
     N, D = hidden.shape
     wide = hidden.new_empty(N, D + BIAS_COLUMNS[hidden.device.type], dtype=dtype)
-    torch.mul(hidden, weights, out=wide[:, :D])
+    _weigh(hidden, weights, wide[:, :D])
     wide[:, D:] = 0.0
     wide[:, D] = weights.squeeze(-1)
     return wide
+
+
+def _weigh(rows: Tensor, weights: Tensor, out: Tensor) -> None:
+    """Rows times their weights, which takes torch five times as long where precisions differ."""
+    if HAS_KERNELS and rows.is_cuda and rows.dtype in HALVES:
+        head_kernels.weigh(rows, weights, out)
+    else:
+        torch.mul(rows, weights, out=out)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -25,7 +25,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(-1e30)
 LANES = tl.constexpr(8)  # sums that stay apart until the end, as threads would have to meet
 # Exponentials are taken so many doublings below the target's, and the largest are cut off: sums are finite, and exact as long
-# as no token is 190 doublings, 131 nats, ahead of the target.
+# as no token is 190 doublings, 131 nats, ahead of the target; in bfloat16 gradients of weights lose digits above 120 nats.
 BELOW, TARGETS, MOST = tl.constexpr(80.0), tl.constexpr(2.0**-80), tl.constexpr(110.0)
 
 
@@ -260,6 +260,26 @@ def losses_and_gradients_in_place(
     return logits, inverses.unsqueeze(-1)
 
 
+def weigh(rows: Tensor, weights: Tensor, out: Tensor) -> None:
+    """Rows (N D) times their weights (N 1), written to `out`."""
+    N, D = rows.shape
+    _weigh[triton.cdiv(N, 4), triton.cdiv(D, 512)](
+        *(rows, weights, out, N, D, rows.stride(0), weights.stride(0), out.stride(0)),
+        **{"ROWS": 4, "COLUMNS": 512, "num_warps": 4},
+    )
+
+
+@triton.jit
+def _weigh(rows, weights, out, N, D, step, weight_step, out_step, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row, column = row.to(tl.int64)[:, None], column[None, :]
+    here = (row < N) & (column < D)
+    x = tl.load(rows + row * step + column, mask=here).to(tl.float32) * tl.load(
+        weights + row * weight_step, mask=row < N
+    )
+    tl.store(out + row * out_step + column, x.to(out.dtype.element_ty), mask=here)
+
+
 @triton.jit
 def _in_place(logits, targets, losses, inverses, W, V, TILE: tl.constexpr):
     """Each logit is read once and its gradient written once: exponentials are taken relative to the target's, which is known
@@ -273,7 +293,8 @@ def _in_place(logits, targets, losses, inverses, W, V, TILE: tl.constexpr):
     for start in range(0, W, TILE):
         at = start + tl.arange(0, TILE)
         s = tl.load(base + at, mask=at < V, other=float("-inf")).to(tl.float32)
-        e = tl.exp2(tl.minimum(s * LOG2_E - wanted, MOST))
+        # Where a logit is no number the loss must not be one either.
+        e = tl.exp2(tl.minimum(s * LOG2_E - wanted, MOST, propagate_nan=tl.PropagateNan.ALL))
         total += e
         tl.store(base + at, e.to(logits.dtype.element_ty), mask=at < W)
     sum_of_all = tl.sum(total, 0)

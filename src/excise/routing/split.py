@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from excise.labels import forget_part
-from excise.routing.fused import Added, activate, add_and_norm, fuses
+from excise.routing.fused import EPSILON, Added, Run, activate, add_and_norm, fuses
 from excise.routing.head import AddedRows
 from excise.routing.linear import INPUT, OUTPUT, hide, product_dtype, routed_linear, stop_gradient
 from excise.routing.partition import Piece, Pieces
@@ -56,7 +56,7 @@ class OutputSplit(nn.Module):
             return self._linear(x, route, None)
         biases = ((self.bias[piece.part], route.freeze.get(piece.part) is True) for piece in seen)
         bias = torch.cat([stop_gradient(of_piece, frozen) for of_piece, frozen in biases])
-        hidden, frozen = columns_of(route.hide, seen), columns_of(route.freeze, seen)
+        hidden, frozen = runs_of(route.hide, seen), runs_of(route.freeze, seen)
         return activate(self._linear(x, route, None), bias, hidden, frozen)
 
     def _linear(self, x: Tensor, route: Route, bias: nn.ParameterDict | None) -> Tensor:
@@ -128,6 +128,11 @@ def columns_of(rows_of: Mapping[str, Rows], units: Pieces) -> list[tuple[Rows, i
     return [(rows, start, end) for rows, start, end in given if rows is not False]
 
 
+def runs_of(rows_of: Mapping[str, Rows], units: Pieces) -> list[Run]:
+    """Those of them that are given for some rows, not for all."""
+    return [(rows, start, end) for rows, start, end in columns_of(rows_of, units) if isinstance(rows, Tensor)]
+
+
 class Norm(nn.Module):
     """Layer norm whose gain and bias are in one part."""
 
@@ -144,9 +149,9 @@ class Norm(nn.Module):
         if frozen is True:
             weight, bias = weight.detach(), bias.detach()
         if isinstance(frozen, bool):
-            normed = nn.functional.layer_norm(x, weight.shape, weight, bias)
+            normed = nn.functional.layer_norm(x, weight.shape, weight, bias, EPSILON)
         else:
-            normed = nn.functional.layer_norm(x, weight.shape) * stop_gradient(weight.expand_as(x), frozen)
+            normed = nn.functional.layer_norm(x, weight.shape, eps=EPSILON) * stop_gradient(weight.expand_as(x), frozen)
             normed = normed + stop_gradient(bias.expand_as(x), frozen)
         return normed.to(product_dtype(x)) if fuses(x) else normed
 

@@ -1,9 +1,9 @@
-"""Whole training steps in two ways that are not in use, beside the one that is.
+"""Whole training steps in a way that is not in use, beside the one that is.
 
     python benchmarks/ways.py --size 254m
 
 `algorithms`: every matrix product of the compiled blocks by the fastest of the algorithms that cuBLASLt proposes for it,
-which the compiler is made to call in place of torch's. `residual`: the residual stream in bfloat16.
+which the compiler is made to call in place of torch's.
 """
 
 import argparse
@@ -32,13 +32,12 @@ from torch import Tensor, fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from excise import bench
-from excise.model.gpt import GPT
 from excise.routing.rules import RoutingConfig
 from excise.train.run import TrainConfig
 
 TRANSPOSE_B, BIAS = 4, 4
 N_ALGORITHMS, LARGEST_ERROR = 16, 0.02
-WAYS = ("plain", "algorithms", "residual")
+WAYS = ("plain", "algorithms")
 Product = Callable[[Tensor, Tensor, Tensor | None, Tensor], None]
 CHOSEN: dict[object, Product] = {}
 """By shapes and strides."""
@@ -143,31 +142,14 @@ class OurProducts(CustomGraphPass):
         return b"excise products"
 
 
-def narrow(model: GPT) -> None:
-    """Have the residual stream in bfloat16."""
-    for module in (model.tokens, model.positions):
-        module.register_forward_hook(lambda module, inputs, output: output.bfloat16())
-
-
 def step_seconds(size: bench.Size, way: str, rounds: int) -> float:
     torch._dynamo.reset()
     torch._inductor.config.post_grad_custom_post_pass = OurProducts() if way == "algorithms" else None
     config = bench.BenchConfig(size=size, precision="bfloat16", rounds=rounds)
     train, device = TrainConfig(precision="bfloat16"), torch.device("cuda")
     routing, mix = RoutingConfig(rule="none", domains=("forget",)), bench.label_mix(config)
-    before = GPT.__init__
-
-    def made(self: GPT, *args: object, **options: object) -> None:
-        before(self, *args, **options)
-        if way == "residual":
-            narrow(self)
-
-    GPT.__init__ = made
-    try:
-        kinds = {way: lambda: bench.stepper(config, train, device, routing, mix)}
-        return statistics.median(bench.measured(kinds, rounds, device)[way].seconds)
-    finally:
-        GPT.__init__ = before
+    kinds = {way: lambda: bench.stepper(config, train, device, routing, mix)}
+    return statistics.median(bench.measured(kinds, rounds, device)[way].seconds)
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ class _AddAndNorm(torch.autograd.Function):
         still_bias: Rows,
         still_norm: Rows,
     ) -> tuple[Tensor, Tensor]:
-        total = (x + (value + bias)).to(x.dtype).contiguous()
+        total = x + (value + bias)
         normed, mean, rstd = torch.native_layer_norm(total, gain.shape, gain, shift, EPSILON)
         ctx.save_for_backward(total, mean, rstd, gain, _mask(still_norm), _mask(still_bias))
         ctx.still_bias, ctx.still_norm = still_bias is True, still_norm is True
@@ -87,7 +87,7 @@ def activate(x: Tensor, bias: Tensor, hidden: Sequence[Run], frozen: Sequence[Ru
     masks = torch.stack([rows.squeeze(-1) for rows, _, _ in runs]) if runs else None
     places = [place for i, (_, *bounds) in enumerate(runs) for place in (i, *bounds)]
     end = 3 * len(hidden)
-    y: Tensor = _Activate.apply(x.contiguous(), bias, masks, places[:end], places[end:])  # type: ignore[no-untyped-call]
+    y: Tensor = _Activate.apply(x, bias, masks, places[:end], places[end:])  # type: ignore[no-untyped-call]
     return y
 
 

@@ -30,7 +30,7 @@ REST = "everything else"
 GROUPS = (MATRIX, ATTENTION, HEAD, ELEMENTWISE, SUMS, REST)
 PATTERNS = (
     (ATTENTION, r"^_(forward|query|key)_kernel|scaled_dot_product|flash|fmha"),
-    (HEAD, r"^_in_place|^_narrow_|softmax|_HeadLosses$|^aten::(gather|scatter_add|log|clamp_min|neg)_?$"),
+    (HEAD, r"^_in_place|^_weigh|^_narrow_|softmax|_HeadLosses$|^aten::(gather|scatter_add|log|clamp_min|neg)_?$"),
     (MATRIX, r"gemm|gemv|cutlass|cublas|nvjet|xmma|splitk|^aten::(mm|bmm|addmm|linear|matmul)$"),
     (SUMS, r"^triton_poi_fused(_+(to_copy|clone|cat))+_\d+$"),
     (ELEMENTWISE, r"layer_?norm|masked_fill|^_(norm|units)_kernel|^triton_(?!.*_sum)"),

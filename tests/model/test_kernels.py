@@ -22,7 +22,8 @@ def run_python(*args, **environment):
 
 def test_the_kernels_compute_what_plain_operations_do():
     # Triton interprets what is imported while the variable is set, its own functions too.
-    run_python("-m", "pytest", "-v", "-p", "no:cacheprovider", HERE / "interpreted_kernels.py", TRITON_INTERPRET="1")
+    script = HERE / "interpreted_kernels.py"
+    assert "112 passed" in run_python("-m", "pytest", "-v", "-p", "no:cacheprovider", script, TRITON_INTERPRET="1")
 
 
 def test_the_kernels_compile_for_a_gpu():

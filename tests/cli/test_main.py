@@ -256,7 +256,7 @@ def test_the_table_of_a_benchmark_fits_a_terminal_and_its_words_are_explained_be
     *lines, wrote = capsys.readouterr().out.splitlines()
     assert wrote.startswith("wrote ")
     assert max(map(len, lines)) <= 80
-    assert "about 10 s" in lines[0]
+    assert "about 20 s" in lines[0]
     heads = next(i for i, line in enumerate(lines) if line.startswith("variant"))
     words = ("tokens/s", "to plain", "in quarters", "set-up", "--reference")
     assert all(any(line.startswith(word) for line in lines[heads:]) for word in words)

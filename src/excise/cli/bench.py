@@ -49,7 +49,7 @@ def main(args: Sequence[str]) -> int:
     if config.reference:
         needs("transformers", "hf")
     if config.size == "tiny":
-        console.print("A round of all kinds takes about 10 s on two idle cores.", highlight=False)
+        console.print("A round of all kinds takes about 20 s on two cores.", highlight=False)
     with spinner(console) as bar:
         bar.add_task(f"timing {config.size}, rounds: {config.rounds}", total=None)
         results = bench(config, keep)

@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from excise.labels import UNLABELED_ID, forget_part, label_names, part_of
-from excise.routing.route import PLAIN, mixed_route, single_route
+from excise.routing.head import head_losses
+from excise.routing.linear import INPUT, OUTPUT, routed_linear
+from excise.routing.route import PLAIN, Route, mixed_route, single_route
+from excise.routing.split import Norm
 from excise.train.step import accumulate, route_of, routed_losses, touched_parts
 from tests.reference import naive_gradients
 from tests.small import ROUTED_RULES, batch_of, documents_of_all_labels, random_documents, routing_for, small_model
@@ -195,3 +199,53 @@ def test_untouched_parts_have_no_gradient_and_touched_parts_have_one(rule):
                 assert parameter.grad is None, name
             else:
                 assert parameter.grad is not None, name
+
+
+N_ROWS, FROZEN = 10, torch.tensor([True, False, False, True, False, False, False, True, False, False])
+"""Three of ten rows may not update a weight."""
+
+
+def operations_of(compute):
+    with FlopCounterMode(display=False) as counted:
+        compute()
+    return counted.get_total_flops()
+
+
+@pytest.mark.parametrize("axis", [OUTPUT, INPUT])
+def test_rows_that_may_not_update_a_weight_are_not_multiplied_for_it(axis):
+    """Of a matrix in two pieces of 8 units each, on a CPU."""
+    x, frozen = torch.randn(1, N_ROWS, 16, requires_grad=True), [False, FROZEN.view(1, -1, 1)]
+    pieces = [torch.randn((8, 16) if axis == OUTPUT else (16, 8), requires_grad=True) for _ in frozen]
+    y = routed_linear(x, pieces, frozen, axis, [], [])
+    of_a_row = 2 * 16 * 8
+    of_inputs, of_weights = 2 * N_ROWS * of_a_row, (N_ROWS + 7) * of_a_row
+    assert operations_of(y.sum().backward) == of_inputs + of_weights
+
+
+def test_rows_that_may_not_update_the_head_are_not_multiplied_for_it():
+    D, V = 16, 40
+    hidden, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((N_ROWS, D), (V, D), (V,)))
+    given = hidden, weight, bias, FROZEN.unsqueeze(-1), [], torch.arange(N_ROWS), torch.ones(N_ROWS)
+    of_logits, of_inputs, of_weights = (2 * n * V for n in (N_ROWS * D, N_ROWS * D, 7 * (D + 1)))
+    assert operations_of(lambda: head_losses(*given)) == of_logits + of_inputs + of_weights
+
+
+def test_a_norm_is_the_plain_one_where_rows_are_frozen():
+    """With all its gradients; rows that are frozen and no numbers leave gain and shift alone."""
+    norm, (x, away), frozen = Norm(24, "retain"), torch.randn(2, 1, N_ROWS, 24), FROZEN.view(1, -1, 1)
+    gain, shift = (parameter["retain"] for parameter in (norm.weight, norm.bias))
+    torch.nn.init.normal_(gain)
+    torch.nn.init.normal_(shift)
+
+    def plain(x):
+        scale, offset = (torch.where(frozen, of.detach(), of) for of in (gain.expand_as(x), shift.expand_as(x)))
+        return torch.nn.functional.layer_norm(x, (24,)) * scale + offset
+
+    def routed(x):
+        return norm(x, Route(freeze={"retain": frozen}))
+
+    given = x.requires_grad_(), gain, shift
+    found, expected = ([y, *torch.autograd.grad(y, given, away)] for y in (routed(x), plain(x)))
+    torch.testing.assert_close(found, expected)
+    broken = torch.where(frozen, torch.inf, x.detach())
+    torch.testing.assert_close(torch.autograd.grad(routed(broken), given[1:], away), tuple(expected[2:]))

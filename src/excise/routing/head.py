@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from excise.routing.kernels import HALVES, HAS_KERNELS
-from excise.routing.linear import hide, product_dtype
+from excise.routing.linear import hide, product_dtype, without
 from excise.routing.route import Rows
 
 if HAS_KERNELS:
@@ -102,6 +102,10 @@ def _has_narrow_kernels(inputs: Tensor, dtype: torch.dtype) -> bool:
     return HAS_KERNELS and inputs.is_cuda and head_kernels.is_narrow(inputs.shape[-1], dtype)
 
 
+def _has_wide_kernels(head: Tensor) -> bool:
+    return HAS_KERNELS and head.is_cuda and head.dtype == torch.bfloat16  # float16 would overflow
+
+
 def _as_wide(shift: Tensor, logits: Tensor) -> Tensor:
     return nn.functional.pad(shift, (0, logits.shape[-1] - len(shift)))
 
@@ -141,7 +145,8 @@ class _Given:
     added: Sequence[AddedRows]
     weights: Tensor
     """In the loss and in the gradient of `hidden`."""
-    head_weights: Tensor
+    frozen: Rows
+    """Rows that count nothing in the gradient of the head."""
     added_weights: Sequence[Tensor]
     needs_hidden: bool
     needs_head: bool
@@ -174,7 +179,9 @@ def _without_logits(given: _Given) -> _Found:
     dhidden = torch.empty_like(given.hidden, memory_format=torch.contiguous_format) if given.needs_hidden else None
     losses, lse = head.losses(given.weights, dhidden)
     dweight, dbias = (
-        head.token_gradients(lse, given.head_weights, slice(0, given.n_tokens)) if given.needs_head else (None, None)
+        head.token_gradients(lse, hide(given.weights, given.frozen), slice(0, given.n_tokens))
+        if given.needs_head
+        else (None, None)
     )
     dadded = [
         head.token_gradients(lse, weights, of.tokens)[0] if needed else None
@@ -189,6 +196,8 @@ def _in_chunks(given: _Given) -> _Found:
     chunk, n_columns = CHUNK[hidden.device.type], D + BIAS_COLUMNS[hidden.device.type]
     exact = torch.promote_types(hidden.dtype, torch.float32)
     losses = torch.empty_like(weights.squeeze(-1))
+    # One place for all chunks, as a CPU takes longer to be given memory than to fill it.
+    room = None if _has_wide_kernels(head) else hidden.new_empty(min(chunk, len(hidden)), len(head), dtype=exact)
     dhidden = torch.empty_like(hidden) if given.needs_hidden else None
     dhead = hidden.new_zeros(len(head), n_columns, dtype=exact) if given.needs_head else None
     dadded = [
@@ -198,10 +207,12 @@ def _in_chunks(given: _Given) -> _Found:
     for start in range(0, len(hidden), chunk):
         here = slice(start, start + chunk)
         rows, gated = hidden[here].to(head.dtype), given.gated(here)
-        g, scale = _losses_and_gradients(rows, head, given.bias, given.targets[here], V, losses[here], gated)
+        g, scale = _losses_and_gradients(rows, head, given.bias, given.targets[here], V, losses[here], gated, room)
         # Weights are applied to the narrow side, D, and never to the wide one, V.
         if dhead is not None:
-            _add_product(dhead, g.T, _with_ones(hidden[here], given.head_weights[here] * scale, head.dtype))
+            frozen = given.frozen if isinstance(given.frozen, bool) else given.frozen[here]
+            counts, of_hidden, of_logits = without(frozen, weights[here] * scale, hidden[here], g)
+            _add_product(dhead, of_logits.T, _with_ones(of_hidden, counts, head.dtype))
         for of, of_weights, total in zip(given.added, given.added_weights, dadded, strict=True):
             if total is not None:
                 _add_product(total, g[:, of.tokens].T, (hidden[here] * (of_weights[here] * scale)).to(head.dtype))
@@ -222,18 +233,19 @@ def _losses_and_gradients(
     n_tokens: int,
     losses: Tensor,
     gated: Sequence[AddedRows],
+    room: Tensor | None,
 ) -> tuple[Tensor, Tensor | float]:
     """The loss of each row, written to `losses`, and the gradient of its logits, which is still to be multiplied by the
-    second (N 1, or 1); the gated vectors only some rows see."""
+    second (N 1, or 1); the gated vectors only some rows see. Without kernels probabilities are written to `room`."""
     logits = nn.functional.linear(hidden, head, bias)
     for rows in gated:
         logits[:, rows.tokens] += hide(hidden, rows.hidden) @ rows.weight.to(hidden.dtype).T
-    if HAS_KERNELS and logits.is_cuda and logits.dtype == torch.bfloat16:  # float16 would overflow
+    if room is None:
         return head_kernels.losses_and_gradients_in_place(logits, targets, n_tokens, losses)
     # In float32, as p - 1 of a confident prediction is lost in half precision.
-    p, t = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), targets.unsqueeze(-1)
+    p, t = torch.softmax(logits, -1, room.dtype, out=room[: len(logits)]), targets.unsqueeze(-1)
     losses.copy_(-p.gather(-1, t).squeeze(-1).clamp_min(SMALLEST).log())
-    return p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype)).to(logits.dtype), 1.0
+    return logits.copy_(p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype))), 1.0
 
 
 def _gates(gated: Sequence[AddedRows], hidden: Tensor) -> "head_kernels.Gates":
@@ -308,7 +320,7 @@ class _HeadLosses(torch.autograd.Function):
             len(weight),
             added,
             weights,
-            head_weights=hide(weights, frozen),
+            frozen=frozen,
             added_weights=[hide(hide(weights, of.hidden), of.frozen) for of in added],
             needs_hidden=ctx.needs_input_grad[0],
             needs_head=needs_tables and frozen is not True,

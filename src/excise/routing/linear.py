@@ -5,7 +5,7 @@
     dW[piece] = g^T x               over the rows whose label may update that piece
 
 A matrix split by output shares x between its pieces, one split by input shares g. The shared side is the smaller one
-in a transformer, so that is where rows are masked.
+in a transformer, so that is where rows are masked; a CPU leaves them out of the product.
 """
 
 from typing import Any
@@ -33,6 +33,15 @@ def hide(x: Tensor, rows: Rows) -> Tensor:
     if rows is True:
         return torch.zeros_like(x)
     return x if rows is False else x.masked_fill(rows, 0.0)
+
+
+def without(rows: Rows, first: Tensor, *others: Tensor) -> list[Tensor]:
+    """What is left to add up of these (... D) when some rows do not count: on a CPU the other rows alone (N D). A GPU would
+    be waited for to tell their number, and a compiled graph is of one shape, so there zeros stand in the first."""
+    if isinstance(rows, bool) or first.device.type != "cpu" or torch.compiler.is_compiling():
+        return [hide(first, rows), *others]
+    counted = (~rows).flatten().nonzero().squeeze(-1)
+    return [_flat(of).index_select(0, counted) for of in (first, *others)]
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -92,20 +101,20 @@ def _weight_gradients(x: Tensor, g: Tensor, sizes: list[int], axis: int, frozen:
     """g^T x per piece, over the rows that may update it; None where none may."""
     shared, parted = (x, g) if axis == OUTPUT else (g, x)
     if all(rows is False for rows in frozen):
-        return list(_piece(shared, parted, 0, sum(sizes), axis).split_with_sizes(sizes, axis))
+        return list(_piece(shared, parted, 0, sum(sizes), axis, False).split_with_sizes(sizes, axis))
     gradients: list[Tensor | None] = []
     start = 0
     for size, rows in zip(sizes, frozen, strict=True):
-        gradients.append(None if rows is True else _piece(hide(shared, rows), parted, start, size, axis))
+        gradients.append(None if rows is True else _piece(shared, parted, start, size, axis, rows))
         start += size
     return gradients
 
 
-def _piece(shared: Tensor, parted: Tensor, start: int, size: int, axis: int) -> Tensor:
+def _piece(shared: Tensor, parted: Tensor, start: int, size: int, axis: int, frozen: Rows) -> Tensor:
     """The weight gradient of some columns of the split side, computed for the columns up to the next multiples of
     `ALIGNED`, because products of other widths are slow on a GPU."""
     first, end = start // ALIGNED * ALIGNED, min(-(-(start + size) // ALIGNED) * ALIGNED, parted.shape[-1])
-    mine, others = _flat(parted[..., first:end]), _flat(shared)
+    others, mine = (_flat(side) for side in without(frozen, shared, parted[..., first:end]))
     wide = mine.T @ others if axis == OUTPUT else others.T @ mine
     return wide.narrow(axis, start - first, size)
 

@@ -8,6 +8,7 @@ partition nor the rule.
 import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from excise.labels import forget_part
 from excise.routing.fused import EPSILON, Added, Run, activate, add_and_norm, fuses
 from excise.routing.head import AddedRows
-from excise.routing.linear import INPUT, OUTPUT, hide, product_dtype, routed_linear, stop_gradient
+from excise.routing.linear import INPUT, OUTPUT, hide, product_dtype, routed_linear, stop_gradient, without
 from excise.routing.partition import Piece, Pieces
 from excise.routing.route import Route, Rows
 
@@ -133,6 +134,25 @@ def runs_of(rows_of: Mapping[str, Rows], units: Pieces) -> list[Run]:
     return [(rows, start, end) for rows, start, end in columns_of(rows_of, units) if isinstance(rows, Tensor)]
 
 
+class _RoutedNorm(torch.autograd.Function):
+    """A layer norm whose gain and shift are frozen in some rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor, frozen: Tensor) -> Tensor:
+        normed, mean, rstd = torch.native_layer_norm(x, gain.shape, gain, shift, EPSILON)
+        ctx.save_for_backward(x, mean, rstd, gain, shift, frozen)
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, rstd, gain, shift, frozen = ctx.saved_tensors
+        back, shape = torch.ops.aten.native_layer_norm_backward, gain.shape
+        dx, _, _ = back(g, x, shape, mean, rstd, gain, shift, [True, False, False])
+        g, x, mean, rstd = without(frozen, g, x, mean, rstd)
+        _, dgain, dshift = back(g, x, shape, mean, rstd, gain, shift, [False, True, True])
+        return dx, dgain, dshift, None
+
+
 class Norm(nn.Module):
     """Layer norm whose gain and bias are in one part."""
 
@@ -150,7 +170,9 @@ class Norm(nn.Module):
             weight, bias = weight.detach(), bias.detach()
         if isinstance(frozen, bool):
             normed = nn.functional.layer_norm(x, weight.shape, weight, bias, EPSILON)
-        else:
+        elif not torch.compiler.is_compiling():
+            normed = _RoutedNorm.apply(x, weight, bias, frozen)  # type: ignore[no-untyped-call]
+        else:  # the same, which a compiler fuses
             normed = nn.functional.layer_norm(x, weight.shape, eps=EPSILON) * stop_gradient(weight.expand_as(x), frozen)
             normed = normed + stop_gradient(bias.expand_as(x), frozen)
         return normed.to(product_dtype(x)) if fuses(x) else normed

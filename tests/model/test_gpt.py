@@ -5,7 +5,8 @@ import torch
 
 from excise.data.packing import Corpus, collate, truncate
 from excise.labels import part_of
-from excise.model.attention import masked_pattern, pattern_of
+from excise.model import attention
+from excise.model.attention import _blocks, attend, masked_pattern, pattern_of
 from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
 from excise.routing.head import CHUNK, MULTIPLE, head_losses
@@ -199,6 +200,38 @@ def test_spans_say_what_masks_say():
         assert torch.equal(span.first.long(), mask[:, 0].int().argmax(-1))
         seen_by = mask[:, 0].transpose(-1, -2).flip(-1)  # from the last position that sees each to the first
         assert torch.equal(span.last.long(), mask.shape[-1] - 1 - seen_by.int().argmax(-1))
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_attention_in_blocks_of_queries_is_attention_at_once(local, monkeypatch):
+    """With its gradients, of rows that hold documents and empty positions."""
+    monkeypatch.setattr(attention, "BLOCK", 5)
+    documents = random_documents(9)
+    batch = batch_of(documents, [[0] * len(document) for document in documents])
+    pattern = masked_pattern(batch.documents, window=3)
+    assert len(batch.documents) > 1
+    assert (batch.documents < 0).any()
+    mask = pattern.nearby if local else pattern.everywhere
+    qkv, away = torch.randn(*batch.documents.shape, 2, 3, 8, requires_grad=True), torch.randn(1, 1, 2, 8)
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(3))
+    plain = (q @ k.transpose(-1, -2)).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    found, expected = attend(qkv, pattern, local=local), plain.transpose(1, 2)
+    torch.testing.assert_close(found, expected)
+    gradients = (torch.autograd.grad((y * away).sum(), qkv)[0] for y in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_a_block_of_queries_has_no_keys_that_none_of_them_sees(monkeypatch):
+    """Of two rows of ten positions, one of which has a document that begins at the fifth."""
+    monkeypatch.setattr(attention, "BLOCK", 4)
+    one, two = torch.zeros(1, 10), torch.tensor([[0.0] * 5 + [1.0] * 5])
+
+    def keys_of(documents, reach):
+        return [(of.start, of.stop) for _, of in _blocks(getattr(masked_pattern(documents, window=3), reach))]
+
+    assert keys_of(torch.cat([one, two]), "everywhere") == [(0, 4), (0, 8), (0, 12)]
+    assert keys_of(two, "everywhere") == [(0, 4), (0, 8), (5, 12)]
+    assert keys_of(torch.cat([one, two]), "nearby") == [(0, 4), (2, 8), (6, 12)]
 
 
 def test_every_parameter_has_a_part_and_a_stray_one_is_an_error():

@@ -19,6 +19,8 @@ if HAS_KERNELS:
 
 LARGEST_HEAD = 128
 """The largest head size of the kernels."""
+BLOCK = 64
+"""Queries that a CPU takes at a time, with only those keys that one of them may see."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def pattern_of(documents: Tensor, window: int) -> Pattern:
 
 
 def masked_pattern(documents: Tensor, window: int, same_label: Tensor | None = None) -> Pattern:
-    """The pattern with masks, of documents (B T numbers, equal within each) and, where they mix labels, of pairs with the
+    """The pattern with masks, of documents that are runs of equal numbers (B T) and, where they mix labels, of pairs with the
     same label (B T T): edges within a label go to live keys, edges between labels to the detached copies behind them."""
     place = torch.arange(documents.shape[-1], device=documents.device)
     distance = place.unsqueeze(-1) - place  # T T
@@ -99,4 +101,21 @@ def _masked(qkv: Tensor, mask: Tensor, mixed_documents: bool) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in qkv.unbind(3))  # B H T K each
     if mixed_documents:
         k, v = torch.cat([k, k.detach()], 2), torch.cat([v, v.detach()], 2)  # B H S K
-    return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
+
+    def attended(queries: slice, keys: slice) -> Tensor:
+        of = q[:, :, queries], k[:, :, keys], v[:, :, keys]
+        return nn.functional.scaled_dot_product_attention(*of, attn_mask=mask[:, :, queries, keys], scale=1.0)
+
+    if mixed_documents or qkv.device.type != "cpu" or torch.compiler.is_compiling():
+        return attended(slice(None), slice(None)).transpose(1, 2)
+    return torch.cat([attended(*block) for block in _blocks(mask)], 2).transpose(1, 2)
+
+
+def _blocks(mask: Tensor) -> list[tuple[slice, slice]]:
+    """Queries of a mask (B 1 T T) a block at a time, and the keys from the first that they see in any row to their own."""
+    # As documents are runs of positions, later queries of a block see nothing before what its first one does.
+    first = mask[:, 0, ::BLOCK].byte().argmax(-1).amin(0).tolist()
+    return [
+        (slice(start, start + BLOCK), slice(seen, start + BLOCK))
+        for seen, start in zip(first, range(0, mask.shape[-1], BLOCK), strict=True)
+    ]

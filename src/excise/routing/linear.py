@@ -35,10 +35,16 @@ def hide(x: Tensor, rows: Rows) -> Tensor:
     return x if rows is False else x.masked_fill(rows, 0.0)
 
 
+def chooses_rows(x: Tensor) -> bool:
+    """Whether some rows of this can be taken alone: a GPU would be waited for to tell their number, and a compiled graph is
+    of one shape."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def without(rows: Rows, first: Tensor, *others: Tensor) -> list[Tensor]:
-    """What is left to add up of these (... D) when some rows do not count: on a CPU the other rows alone (N D). A GPU would
-    be waited for to tell their number, and a compiled graph is of one shape, so there zeros stand in the first."""
-    if isinstance(rows, bool) or first.device.type != "cpu" or torch.compiler.is_compiling():
+    """What is left to add up of these (... D) when some rows do not count: the other rows alone (N D), or where they cannot
+    be chosen all of them, with zeros for those rows in the first."""
+    if isinstance(rows, bool) or not chooses_rows(first):
         return [hide(first, rows), *others]
     counted = (~rows).flatten().nonzero().squeeze(-1)
     return [_flat(of).index_select(0, counted) for of in (first, *others)]

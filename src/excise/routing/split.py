@@ -16,7 +16,16 @@ from torch import Tensor, nn
 from excise.labels import forget_part
 from excise.routing.fused import EPSILON, Added, Run, activate, add_and_norm, fuses
 from excise.routing.head import AddedRows
-from excise.routing.linear import INPUT, OUTPUT, hide, product_dtype, routed_linear, stop_gradient, without
+from excise.routing.linear import (
+    INPUT,
+    OUTPUT,
+    chooses_rows,
+    hide,
+    product_dtype,
+    routed_linear,
+    stop_gradient,
+    without,
+)
 from excise.routing.partition import Piece, Pieces
 from excise.routing.route import Route, Rows
 
@@ -135,7 +144,7 @@ def runs_of(rows_of: Mapping[str, Rows], units: Pieces) -> list[Run]:
 
 
 class _RoutedNorm(torch.autograd.Function):
-    """A layer norm whose gain and shift are frozen in some rows."""
+    """A layer norm whose gain and shift are frozen in some rows, where the others can be chosen."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor, frozen: Tensor) -> Tensor:
@@ -170,9 +179,9 @@ class Norm(nn.Module):
             weight, bias = weight.detach(), bias.detach()
         if isinstance(frozen, bool):
             normed = nn.functional.layer_norm(x, weight.shape, weight, bias, EPSILON)
-        elif not torch.compiler.is_compiling():
+        elif chooses_rows(x):
             normed = _RoutedNorm.apply(x, weight, bias, frozen)  # type: ignore[no-untyped-call]
-        else:  # the same, which a compiler fuses
+        else:  # the same, over all rows
             normed = nn.functional.layer_norm(x, weight.shape, eps=EPSILON) * stop_gradient(weight.expand_as(x), frozen)
             normed = normed + stop_gradient(bias.expand_as(x), frozen)
         return normed.to(product_dtype(x)) if fuses(x) else normed

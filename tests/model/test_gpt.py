@@ -1,5 +1,7 @@
 """The model: the paper's sizes, GPT-Neo's logits, and initial values that no method changes."""
 
+import math
+
 import pytest
 import torch
 
@@ -215,7 +217,16 @@ def test_attention_in_blocks_of_queries_is_attention_at_once(local, monkeypatch)
     qkv, away = torch.randn(*batch.documents.shape, 2, 3, 8, requires_grad=True), torch.randn(1, 1, 2, 8)
     q, k, v = (x.transpose(1, 2) for x in qkv.unbind(3))
     plain = (q @ k.transpose(-1, -2)).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    compute, n_keys = torch.nn.functional.scaled_dot_product_attention, []
+
+    def counted(q, k, v, **options):
+        n_keys.append(k.shape[2])
+        return compute(q, k, v, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
     found, expected = attend(qkv, pattern, local=local), plain.transpose(1, 2)
+    assert len(n_keys) == math.ceil(mask.shape[-1] / 5)
+    assert sum(n_keys) < 0.6 * len(n_keys) * mask.shape[-1]
     torch.testing.assert_close(found, expected)
     gradients = (torch.autograd.grad((y * away).sum(), qkv)[0] for y in (found, expected))
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)

@@ -186,7 +186,7 @@ class Batch:
     targets: Tensor
     positions: Tensor
     documents: Tensor
-    """Equal within a document; -1 where nothing stands."""
+    """Equal within a document, whose positions follow one another; -1 where nothing stands."""
     labels: Tensor
     """The label of each row's target, which is the label of its loss."""
     label_ids: frozenset[int]

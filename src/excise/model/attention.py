@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from excise.routing.kernels import HALVES, HAS_KERNELS
+from excise.routing.linear import chooses_rows
 
 if HAS_KERNELS:
     from excise.model.attention_kernels import attend_inside
@@ -106,14 +107,15 @@ def _masked(qkv: Tensor, mask: Tensor, mixed_documents: bool) -> Tensor:
         of = q[:, :, queries], k[:, :, keys], v[:, :, keys]
         return nn.functional.scaled_dot_product_attention(*of, attn_mask=mask[:, :, queries, keys], scale=1.0)
 
-    if mixed_documents or qkv.device.type != "cpu" or torch.compiler.is_compiling():
-        return attended(slice(None), slice(None)).transpose(1, 2)
-    return torch.cat([attended(*block) for block in _blocks(mask)], 2).transpose(1, 2)
+    in_blocks = chooses_rows(qkv) and not mixed_documents and mask.shape[-1] > BLOCK
+    blocks = _blocks(mask) if in_blocks else [(slice(None), slice(None))]
+    y = [attended(*block) for block in blocks]
+    return (torch.cat(y, 2) if in_blocks else y[0]).transpose(1, 2)
 
 
 def _blocks(mask: Tensor) -> list[tuple[slice, slice]]:
     """Queries of a mask (B 1 T T) a block at a time, and the keys from the first that they see in any row to their own."""
-    # As documents are runs of positions, later queries of a block see nothing before what its first one does.
+    # As documents are runs of positions, the first query of a block sees what is furthest back.
     first = mask[:, 0, ::BLOCK].byte().argmax(-1).amin(0).tolist()
     return [
         (slice(start, start + BLOCK), slice(seen, start + BLOCK))

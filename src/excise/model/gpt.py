@@ -156,7 +156,8 @@ class GPT(nn.Module):
         documents: Tensor | None = None,
         route: Route = PLAIN,
     ) -> Tensor:
-        """Logits (B T V) of tokens (B T); a row holds one document where `documents` does not say otherwise."""
+        """Logits (B T V) of tokens (B T); a row holds one document where `documents`, runs of equal numbers, does not say
+        otherwise."""
         return self.logits(self.hidden(tokens, positions=positions, documents=documents, route=route), route)
 
     def hidden(

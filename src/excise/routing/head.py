@@ -102,10 +102,6 @@ def _has_narrow_kernels(inputs: Tensor, dtype: torch.dtype) -> bool:
     return HAS_KERNELS and inputs.is_cuda and head_kernels.is_narrow(inputs.shape[-1], dtype)
 
 
-def _has_wide_kernels(head: Tensor) -> bool:
-    return HAS_KERNELS and head.is_cuda and head.dtype == torch.bfloat16  # float16 would overflow
-
-
 def _as_wide(shift: Tensor, logits: Tensor) -> Tensor:
     return nn.functional.pad(shift, (0, logits.shape[-1] - len(shift)))
 
@@ -196,8 +192,8 @@ def _in_chunks(given: _Given) -> _Found:
     chunk, n_columns = CHUNK[hidden.device.type], D + BIAS_COLUMNS[hidden.device.type]
     exact = torch.promote_types(hidden.dtype, torch.float32)
     losses = torch.empty_like(weights.squeeze(-1))
-    # One place for all chunks, as a CPU takes longer to be given memory than to fill it.
-    room = None if _has_wide_kernels(head) else hidden.new_empty(min(chunk, len(hidden)), len(head), dtype=exact)
+    # One place for the probabilities of all chunks: a CPU takes longer to be given memory than to fill it.
+    room = hidden.new_empty(min(chunk, len(hidden)), len(head), dtype=exact) if hidden.device.type == "cpu" else None
     dhidden = torch.empty_like(hidden) if given.needs_hidden else None
     dhead = hidden.new_zeros(len(head), n_columns, dtype=exact) if given.needs_head else None
     dadded = [
@@ -211,8 +207,8 @@ def _in_chunks(given: _Given) -> _Found:
         # Weights are applied to the narrow side, D, and never to the wide one, V.
         if dhead is not None:
             frozen = given.frozen if isinstance(given.frozen, bool) else given.frozen[here]
-            counts, of_hidden, of_logits = without(frozen, weights[here] * scale, hidden[here], g)
-            _add_product(dhead, of_logits.T, _with_ones(of_hidden, counts, head.dtype))
+            counts, inputs, of_logits = without(frozen, weights[here] * scale, hidden[here], g)
+            _add_product(dhead, of_logits.T, _with_ones(inputs, counts, head.dtype))
         for of, of_weights, total in zip(given.added, given.added_weights, dadded, strict=True):
             if total is not None:
                 _add_product(total, g[:, of.tokens].T, (hidden[here] * (of_weights[here] * scale)).to(head.dtype))
@@ -236,16 +232,18 @@ def _losses_and_gradients(
     room: Tensor | None,
 ) -> tuple[Tensor, Tensor | float]:
     """The loss of each row, written to `losses`, and the gradient of its logits, which is still to be multiplied by the
-    second (N 1, or 1); the gated vectors only some rows see. Without kernels probabilities are written to `room`."""
+    second (N 1, or 1); the gated vectors only some rows see. Probabilities are written to `room` where there is one."""
     logits = nn.functional.linear(hidden, head, bias)
     for rows in gated:
         logits[:, rows.tokens] += hide(hidden, rows.hidden) @ rows.weight.to(hidden.dtype).T
-    if room is None:
+    if HAS_KERNELS and logits.is_cuda and logits.dtype == torch.bfloat16:  # float16 would overflow
         return head_kernels.losses_and_gradients_in_place(logits, targets, n_tokens, losses)
     # In float32, as p - 1 of a confident prediction is lost in half precision.
-    p, t = torch.softmax(logits, -1, room.dtype, out=room[: len(logits)]), targets.unsqueeze(-1)
+    exact, t = torch.promote_types(logits.dtype, torch.float32), targets.unsqueeze(-1)
+    p = torch.softmax(logits, -1, exact, out=None if room is None else room[: len(logits)])
     losses.copy_(-p.gather(-1, t).squeeze(-1).clamp_min(SMALLEST).log())
-    return logits.copy_(p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype))), 1.0
+    p.scatter_add_(-1, t, torch.full_like(t, -1, dtype=p.dtype))
+    return p if p.dtype == logits.dtype else logits.copy_(p), 1.0
 
 
 def _gates(gated: Sequence[AddedRows], hidden: Tensor) -> "head_kernels.Gates":

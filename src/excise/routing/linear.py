@@ -5,7 +5,7 @@
     dW[piece] = g^T x               over the rows whose label may update that piece
 
 A matrix split by output shares x between its pieces, one split by input shares g. The shared side is the smaller one
-in a transformer, so that is where rows are masked; a CPU leaves them out of the product.
+in a transformer, so that is where rows are masked; on a CPU, uncompiled, the product leaves them out.
 """
 
 from typing import Any
@@ -42,8 +42,8 @@ def chooses_rows(x: Tensor) -> bool:
 
 
 def without(rows: Rows, first: Tensor, *others: Tensor) -> list[Tensor]:
-    """What is left to add up of these (... D) when some rows do not count: the other rows alone (N D), or where they cannot
-    be chosen all of them, with zeros for those rows in the first."""
+    """These (... D), for a sum of products over rows, without some rows: the others alone (N D), or where rows cannot be
+    chosen all of them, with zeros for those in the first."""
     if isinstance(rows, bool) or not chooses_rows(first):
         return [hide(first, rows), *others]
     counted = (~rows).flatten().nonzero().squeeze(-1)

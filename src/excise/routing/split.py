@@ -155,10 +155,10 @@ class _RoutedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, rstd, gain, shift, frozen = ctx.saved_tensors
-        back, shape = torch.ops.aten.native_layer_norm_backward, gain.shape
-        dx, _, _ = back(g, x, shape, mean, rstd, gain, shift, [True, False, False])
+        back = torch.ops.aten.native_layer_norm_backward
+        dx, _, _ = back(g, x, gain.shape, mean, rstd, gain, shift, [True, False, False])
         g, x, mean, rstd = without(frozen, g, x, mean, rstd)
-        _, dgain, dshift = back(g, x, shape, mean, rstd, gain, shift, [False, True, True])
+        _, dgain, dshift = back(g, x, gain.shape, mean, rstd, gain, shift, [False, True, True])
         return dx, dgain, dshift, None
 
 

@@ -8,6 +8,7 @@ Shapes: B rows, T positions, H heads, K head size; S is T, or 2 T where document
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -102,15 +103,14 @@ def _masked(qkv: Tensor, mask: Tensor, mixed_documents: bool) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in qkv.unbind(3))  # B H T K each
     if mixed_documents:
         k, v = torch.cat([k, k.detach()], 2), torch.cat([v, v.detach()], 2)  # B H S K
-
-    def attended(queries: slice, keys: slice) -> Tensor:
-        of = q[:, :, queries], k[:, :, keys], v[:, :, keys]
-        return nn.functional.scaled_dot_product_attention(*of, attn_mask=mask[:, :, queries, keys], scale=1.0)
-
-    in_blocks = chooses_rows(qkv) and not mixed_documents and mask.shape[-1] > BLOCK
-    blocks = _blocks(mask) if in_blocks else [(slice(None), slice(None))]
-    y = [attended(*block) for block in blocks]
-    return (torch.cat(y, 2) if in_blocks else y[0]).transpose(1, 2)
+    attention = partial(nn.functional.scaled_dot_product_attention, scale=1.0)
+    if mixed_documents or not chooses_rows(qkv) or mask.shape[-1] <= BLOCK:
+        return attention(q, k, v, attn_mask=mask).transpose(1, 2)
+    blocks = [
+        attention(q[:, :, queries], k[:, :, keys], v[:, :, keys], attn_mask=mask[:, :, queries, keys])
+        for queries, keys in _blocks(mask)
+    ]
+    return torch.cat(blocks, 2).transpose(1, 2)
 
 
 def _blocks(mask: Tensor) -> list[tuple[slice, slice]]:

@@ -233,7 +233,7 @@ def test_attention_in_blocks_of_queries_is_attention_at_once(local, monkeypatch)
 
 
 def test_a_block_of_queries_has_no_keys_that_none_of_them_sees(monkeypatch):
-    """Of two rows of ten positions, one of which has a document that begins at the fifth."""
+    """Of two rows of ten positions, one of which has a document that begins at position 5."""
     monkeypatch.setattr(attention, "BLOCK", 4)
     one, two = torch.zeros(1, 10), torch.tensor([[0.0] * 5 + [1.0] * 5])
 

@@ -188,7 +188,10 @@ def bench(config: BenchConfig, listen: Callable[[BenchResults], object] = lambda
     precision = pick_precision(config.precision, device)
     kinds, in_turns = variants(config, train, device), take_turns(device)
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    parameters, peak = n_parameters(GPT(SIZES[config.size][0])), matrix_peak(device, getattr(torch, precision))
+    parameters, peak = (
+        n_parameters(GPT(SIZES[config.size][0])),
+        matrix_peak(device, getattr(torch, precision.removesuffix("_stream"))),
+    )
     made: dict[str, Variant] = {}
     for group in [kinds] if in_turns else [{name: kind} for name, kind in kinds.items()]:
         made |= measured(group, config.rounds, device)

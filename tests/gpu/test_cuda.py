@@ -13,6 +13,7 @@ from excise.model.attention import attend, masked_pattern, pattern_of
 from excise.model.gpt import compile_blocks
 from excise.routing import head
 from excise.routing.kernels import HALVES, HAS_KERNELS
+from excise.routing.precision import HalfStream
 from excise.routing.route import PLAIN
 from excise.routing.split import Embedding
 from excise.train.loop import build_optimizer
@@ -100,8 +101,9 @@ def assert_close_in_half_precision(found, expected):
 
 @pytest.mark.parametrize("still", [(NONE, NONE), (SOME_ROWS, ALL), (ALL, SOME_ROWS)])
 @pytest.mark.parametrize("d_model", [24, 128, 512, 768, 1024])
-def test_an_addition_with_its_norm_is_the_plain_one(d_model, still):
-    assert_close_in_half_precision(*norm_both_ways((3, 701, d_model), *still, "cuda", HALVES[0]))
+@pytest.mark.parametrize("stream", [torch.float32, HALVES[0]])
+def test_an_addition_with_its_norm_is_the_plain_one(d_model, still, stream):
+    assert_close_in_half_precision(*norm_both_ways((3, 701, d_model), *still, "cuda", HALVES[0], stream))
 
 
 @pytest.mark.parametrize("runs", [([], []), ([(0, 64)], [(64, 400)]), ([(0, 9), (9, 120)], [(200, 400), (300, 400)])])
@@ -119,23 +121,24 @@ def test_rows_times_their_weights_are_those(dtype):
     assert not out[:, 200:].any()
 
 
-def assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing):
+def assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing, precision=torch.autocast):
     accumulate(exact, [batch], routing)
-    accumulate(fast, [batch], routing, torch.autocast("cuda", torch.bfloat16))
+    accumulate(fast, [batch], routing, precision("cuda", torch.bfloat16))
     for (name, expected), found in zip(exact.named_parameters(), fast.parameters(), strict=True):
         assert (expected.grad is None) == (found.grad is None), name
         if expected.grad is not None:
             assert (found.grad - expected.grad).norm() <= 0.03 * expected.grad.norm() + 1e-6, name
 
 
+@pytest.mark.parametrize("precision", [torch.autocast, HalfStream])
 @pytest.mark.parametrize(("rule", "n_domains"), [("sgtm", 1), ("sgtm", 2), ("gradient_routing", 1), ("none", 1)])
-def test_a_compiled_step_in_half_precision_is_the_plain_step(rule, n_domains):
+def test_a_compiled_step_in_half_precision_is_the_plain_step(rule, n_domains, precision):
     """Kernels, compiled blocks and the padded vocabulary together, within the precision of bfloat16."""
     routing, device = routing_for(rule, n_domains), torch.device("cuda")
     batch = batch_of(*documents_of_all_labels(routing)).to(device)
     exact, fast = small_model(routing).to(device), small_model(routing).to(device)
     compile_blocks(fast)
-    assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing)
+    assert_a_step_in_half_precision_is_the_exact_one(exact, fast, batch, routing, precision)
 
 
 WIDE = replace(SMALL, vocabulary_size=1003, d_model=200, n_heads=8, d_mlp=100)

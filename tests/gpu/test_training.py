@@ -32,8 +32,9 @@ def test_a_compiled_run_learns_what_a_plain_one_does(tmp_path, label_mixing):
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
-def test_an_interrupted_compiled_run_ends_as_an_uninterrupted_one(tmp_path):
-    run = fast_run("rows")
+@pytest.mark.parametrize("precision", ["bfloat16", "bfloat16_stream"])
+def test_an_interrupted_compiled_run_ends_as_an_uninterrupted_one(tmp_path, precision):
+    run = fast_run("rows", **{"train.precision": precision})
     data = load_data(run.data, run.routing.domains)
     whole = train(run, data, tmp_path / "whole")
     with pytest.raises(PlugPulledError):

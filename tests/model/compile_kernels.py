@@ -63,10 +63,11 @@ if __name__ == "__main__":
         **dict.fromkeys(("dsum", "total", "mean", "rstd", "gain", "bias", "sums"), "*fp32"),
         **halves,
     }
-    for D, masked in ((512, False), (768, True)):
+    for D, masked, stream in ((512, False, "*fp32"), (768, True, "*fp32"), (1024, False, "*bf16")):
         tile = fused_kernels.norm_tile(D)
         sizes = {"NORM_MASK": masked, "BIAS_MASK": masked, "D": D, "P": triton.next_power_of_2(D)}
-        compile_kernel(fused_kernels._norm_kernel, {**types, "dx": "*fp32"}, options_of(tile), **sizes, **tile)
+        kinds = {**types, **dict.fromkeys(("dx", "dsum", "total"), stream)}
+        compile_kernel(fused_kernels._norm_kernel, kinds, options_of(tile), HALF=stream == "*bf16", **sizes, **tile)
     for hidden, frozen in (((), ()), ((0, 0, 64), (1, 64, 2048))):
         tile, sizes = fused_kernels.units_tile(2048), {"STOPPED": hidden, "FROZEN": frozen, "U": 2048}
         compile_kernel(fused_kernels._units_kernel, {**types, "dx": "*bf16"}, options_of(tile), **sizes, **tile)

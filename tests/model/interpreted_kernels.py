@@ -155,6 +155,18 @@ def test_an_addition_with_its_norm_is_the_plain_one(d_model, n_shares, still, mo
     assert_close_or_absent(*norm_both_ways((3, 7, d_model), *still))
 
 
+@pytest.mark.parametrize("still", [(NONE, NONE), (SOME_ROWS, NONE), (ALL, SOME_ROWS)])
+def test_an_addition_to_a_stream_in_half_precision_is_the_plain_one(still, monkeypatch):
+    fuse_by_kernels(monkeypatch)
+    found, expected = norm_both_ways((3, 7, 24), *still, half=torch.bfloat16, stream=torch.bfloat16)
+    assert [of.dtype for of in found[:4]] == [torch.bfloat16] * 4, (
+        "sum, norm, and the gradients of both that were added"
+    )
+    for ours, plain in zip(found, expected, strict=True):
+        assert (ours is None) == (plain is None)
+        assert plain is None or (ours.float() - plain).norm() < 0.01 * plain.norm()
+
+
 def test_a_frozen_row_that_is_no_number_leaves_gain_and_shift_alone(monkeypatch):
     fuse_by_kernels(monkeypatch)
     x, value, (bias, gain, shift) = torch.randn(1, 3, 24), torch.randn(1, 3, 24), torch.randn(3, 24)

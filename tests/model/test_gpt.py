@@ -13,6 +13,7 @@ from excise.model.gpt import GPT, GPTConfig, n_parameters
 from excise.recipes.paper import TINYSTORIES, WIKIPEDIA
 from excise.routing.head import CHUNK, MULTIPLE, head_losses
 from excise.routing.partition import partition
+from excise.routing.precision import HalfStream
 from excise.routing.route import PLAIN
 from excise.routing.rules import RULES
 from excise.routing.split import Embedding
@@ -253,7 +254,8 @@ def test_every_parameter_has_a_part_and_a_stray_one_is_an_error():
         [part_of(name) for name, _ in model.named_parameters()]
 
 
-def test_bfloat16_autocast_routes_as_float32_does():
+@pytest.mark.parametrize("precision", [torch.autocast, HalfStream])
+def test_bfloat16_routes_as_float32_does(precision):
     routing = routing_for("sgtm")
     documents = random_documents(6)
     batch = batch_of(documents, [[i % 3] * len(d) for i, d in enumerate(documents)])
@@ -261,7 +263,7 @@ def test_bfloat16_autocast_routes_as_float32_does():
 
     model, low = small_model(routing), small_model(routing)
     accumulate(model, [batch], routing)
-    accumulate(low, [batch], routing, torch.autocast("cpu", torch.bfloat16))
+    accumulate(low, [batch], routing, precision("cpu", torch.bfloat16))
     for a, b in zip(model.parameters(), low.parameters(), strict=True):
         assert b.grad.dtype == torch.float32
         assert (a.grad - b.grad).norm() < 0.1 * a.grad.norm() + 1e-4
@@ -293,3 +295,19 @@ def test_gradients_of_positions_are_the_same_bit_for_bit_with_several_threads():
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(found[0], other) for other in found)
+
+
+@pytest.mark.parametrize("rule", ["sgtm", "none"])
+def test_a_half_stream_is_in_half_precision_from_block_to_block_and_ends_with_its_context(rule):
+    model, seen = small_model(routing_for(rule)), []
+    for block in model.blocks:
+        block.register_forward_hook(lambda block, inputs, output: seen.extend([inputs[0].dtype, output[0].dtype]))
+    context, tokens = HalfStream("cpu", torch.bfloat16), torch.zeros(1, 4, dtype=torch.long)
+    for _ in range(2):
+        with context:
+            model(tokens)
+        assert set(seen) == {torch.bfloat16}
+        seen.clear()
+        model(tokens)
+        assert set(seen) == {torch.float32}
+        seen.clear()

@@ -8,16 +8,16 @@ from excise.routing.linear import stop_gradient
 SOME_ROWS, ALL, NONE = "some", True, False
 
 
-def norm_both_ways(shape, still_bias, still_norm, device="cpu", half=torch.float32):
+def norm_both_ways(shape, still_bias, still_norm, device="cpu", half=torch.float32, stream=torch.float32):
     """What the fused addition gives, and what the plain one does; rows that leave bias or norm still are none, some or all."""
     generator, D = torch.Generator(device).manual_seed(0), shape[-1]
 
     def normal(*shape, dtype=torch.float32):
         return torch.randn(shape, generator=generator, device=device).to(dtype)
 
-    x, value = normal(*shape).requires_grad_(), normal(*shape, dtype=half).requires_grad_()
+    x, value = normal(*shape, dtype=stream).requires_grad_(), normal(*shape, dtype=half).requires_grad_()
     vectors = [normal(D).requires_grad_() for _ in range(3)]
-    away = [normal(*shape), normal(*shape, dtype=half)]
+    away = [normal(*shape, dtype=stream), normal(*shape, dtype=half)]
     frozen = [
         torch.rand(*shape[:-1], 1, generator=generator, device=device) < 0.5 if rows == SOME_ROWS else rows
         for rows in (still_bias, still_norm)

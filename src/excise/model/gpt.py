@@ -20,6 +20,7 @@ from excise.routing.head import head_losses, losses_without_gradient
 from excise.routing.head import logits as head_logits
 from excise.routing.linear import stop_gradient
 from excise.routing.partition import BlockPartition, Partition, Piece, Pieces, whole
+from excise.routing.precision import stream_dtype
 from excise.routing.route import PLAIN, Route
 from excise.routing.split import Embedding, InputSplit, Norm, OutputSplit, TokenTable, normal, runs_of, stored
 
@@ -181,6 +182,7 @@ class GPT(nn.Module):
             pattern = pattern_of(documents, self.config.window)
         else:
             pattern = masked_pattern(documents, self.config.window, route.same_label)
+        x = x.to(stream_dtype(x))
         norms: list[Any] = [*(block.norm_1 for block in self.blocks), self.norm]
         normed: Tensor = norms[0](x, route)
         for block, next_norm in zip(self.blocks, norms[1:], strict=True):

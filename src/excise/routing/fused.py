@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from excise.routing.kernels import GELU_CUBE, GELU_SLOPE, HALVES, HAS_KERNELS
-from excise.routing.linear import hide, product_dtype
+from excise.routing.linear import hide
+from excise.routing.precision import product_dtype
 from excise.routing.route import Rows
 
 if HAS_KERNELS:
@@ -67,18 +68,22 @@ class _AddAndNorm(torch.autograd.Function):
         still_norm: Rows,
     ) -> tuple[Tensor, Tensor]:
         total = x + (value + bias)
-        normed, mean, rstd = torch.native_layer_norm(total, gain.shape, gain, shift, EPSILON)
+        if x.dtype in HALVES:  # never an identity here: compiled, torch 2.11 lost the stream's gradient by one
+            total = total.to(x.dtype)
+            normed, mean, rstd = torch.native_layer_norm(total.float(), gain.shape, gain, shift, EPSILON)
+        else:
+            normed, mean, rstd = torch.native_layer_norm(total, gain.shape, gain, shift, EPSILON)
         ctx.save_for_backward(total, mean, rstd, gain, _mask(still_norm), _mask(still_bias))
         ctx.still_bias, ctx.still_norm = still_bias is True, still_norm is True
         return total, normed.to(product_dtype(x))
 
     @staticmethod
     def backward(ctx: Any, dtotal: Tensor, dnormed: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dvalue, shares = norm_backward(dtotal, dnormed, *ctx.saved_tensors)
+        dx, dadded, shares = norm_backward(dtotal, dnormed, *ctx.saved_tensors)
         dgain, dshift, dbias = shares.sum(0)
         if ctx.still_norm:
             dgain = dshift = None
-        return dx, dvalue, None if ctx.still_bias else dbias, dgain, dshift, None, None
+        return dx, dadded if len(dadded) else dx, None if ctx.still_bias else dbias, dgain, dshift, None, None
 
 
 def activate(x: Tensor, bias: Tensor, hidden: Sequence[Run], frozen: Sequence[Run]) -> Tensor:

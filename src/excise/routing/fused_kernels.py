@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from excise.routing.kernels import GELU_CUBE, GELU_SLOPE
+from excise.routing.kernels import GELU_CUBE, GELU_SLOPE, HALVES
 
 SHARES = 1024
 """Of the rows, at the most: enough to keep a GPU busy, few enough for their sums to be little."""
@@ -27,7 +27,8 @@ LINEAR, CUBIC = (tl.constexpr(c * GELU_SLOPE) for c in (1, 3 * GELU_CUBE))
 @triton.jit
 def _norm_kernel(
     dsum, dnormed, total, mean, rstd, gain, still_norm, still_bias, dx, dadded, sums, N, n_rows,
-    NORM_MASK: tl.constexpr, BIAS_MASK: tl.constexpr, D: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr,
+    NORM_MASK: tl.constexpr, BIAS_MASK: tl.constexpr, HALF: tl.constexpr,
+    D: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     share, d = tl.program_id(0), tl.arange(0, P)
     inside, begin = d < D, share.to(tl.int64) * n_rows
@@ -37,16 +38,17 @@ def _norm_kernel(
         rows = start + tl.arange(0, ROWS)
         at, here = rows[:, None] * D + d[None, :], (rows < N)[:, None] & inside[None, :]
         # Four numbers a thread, as of the others; it would have eight in half precision, and trade them for the others.
-        at_half = tl.max_contiguous(at, [1, 4])
+        at_half = at if HALF else tl.max_contiguous(at, [1, 4])
         g = tl.load(dnormed + at_half, mask=here, other=0.0).to(tl.float32)
-        x = tl.load(total + at, mask=here, other=0.0)
+        x = tl.load(total + at, mask=here, other=0.0).to(tl.float32)
         r = tl.load(rstd + rows, mask=rows < N, other=0.0)[:, None]
         x = (x - tl.load(mean + rows, mask=rows < N, other=0.0)[:, None]) * r
         gw = g * w
         a, b = tl.sum(gw, 1)[:, None] / D, tl.sum(gw * x, 1)[:, None] / D
-        y = tl.load(dsum + at, mask=here, other=0.0) + (gw - a - x * b) * r
-        tl.store(dx + at, y, mask=here)
-        tl.store(dadded + at_half, y.to(dadded.dtype.element_ty), mask=here)
+        y = tl.load(dsum + at, mask=here, other=0.0).to(tl.float32) + (gw - a - x * b) * r
+        tl.store(dx + at, y.to(dx.dtype.element_ty), mask=here)
+        if not HALF:
+            tl.store(dadded + at_half, y.to(dadded.dtype.element_ty), mask=here)
         if NORM_MASK:
             still = (tl.load(still_norm + rows, mask=rows < N, other=1) != 0)[:, None]
             g, x = tl.where(still, 0.0, g), tl.where(still, 0.0, x)
@@ -101,18 +103,23 @@ def norm_backward(
     dsum: Tensor, dnormed: Tensor, total: Tensor, mean: Tensor, rstd: Tensor, gain: Tensor,
     still_norm: Tensor | None, still_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Of a sum (... D) and its norm: the gradient of what was added up, in float32 and in the precision of the norm, and, share
-    by share of the rows, of gain, shift and a bias that was added too (S 3 D), without the rows that leave them still."""
+    """Of a sum (... D) and its norm: the gradient of what was added up, in the precision of the sum and in that of the norm
+    (empty where they are the same), and, share by share of the rows, of gain, shift and a bias that was added too (S 3 D),
+    without the rows that leave them still."""
     assert total.is_contiguous()
     D = total.shape[-1]
     N, tile = total.numel() // D, norm_tile(D)
     n_rows, n_shares = shares_of(N, tile["ROWS"])
-    dx, dadded = torch.empty_like(total), torch.empty_like(dnormed, memory_format=torch.contiguous_format)
-    sums = total.new_empty(n_shares, 3, D)
+    half = total.dtype in HALVES
+    dx, dadded = (
+        torch.empty_like(total),
+        torch.empty_like(dnormed[:0] if half else dnormed, memory_format=torch.contiguous_format),
+    )
+    sums = gain.new_empty(n_shares, 3, D)
     _norm_kernel[(n_shares,)](
         *(dsum.contiguous(), dnormed.contiguous(), total, mean, rstd, gain, bytes_of(still_norm, gain)),
         *(bytes_of(still_bias, gain), dx, dadded, sums, N, n_rows, still_norm is not None, still_bias is not None),
-        *(D, triton.next_power_of_2(D)),
+        *(half, D, triton.next_power_of_2(D)),
         **tile,
     )
     return dx, dadded, sums
@@ -125,8 +132,9 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     D = total.shape[-1]
     _, n_shares = shares_of(total.numel() // D, norm_tile(D)["ROWS"])
-    dadded = torch.empty_like(dnormed, memory_format=torch.contiguous_format)
-    return torch.empty_like(total), dadded, total.new_empty(n_shares, 3, D)
+    half = total.dtype in HALVES
+    dadded = torch.empty_like(dnormed[:0] if half else dnormed, memory_format=torch.contiguous_format)
+    return torch.empty_like(total), dadded, gain.new_empty(n_shares, 3, D)
 
 
 @torch.library.custom_op("excise::units_backward", mutates_args=())

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from excise.routing.kernels import HALVES, HAS_KERNELS
-from excise.routing.linear import hide, product_dtype, without
+from excise.routing.linear import hide, without
+from excise.routing.precision import product_dtype
 from excise.routing.route import Rows
 
 if HAS_KERNELS:

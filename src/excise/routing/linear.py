@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from excise.routing.precision import product_dtype
 from excise.routing.route import Rows
 
 OUTPUT, INPUT = 0, 1
@@ -48,12 +49,6 @@ def without(rows: Rows, first: Tensor, *others: Tensor) -> list[Tensor]:
         return [hide(first, rows), *others]
     counted = (~rows).flatten().nonzero().squeeze(-1)
     return [_flat(of).index_select(0, counted) for of in (first, *others)]
-
-
-def product_dtype(x: Tensor) -> torch.dtype:
-    """The precision of matrix products of this."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def routed_linear(

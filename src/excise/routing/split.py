@@ -16,17 +16,9 @@ from torch import Tensor, nn
 from excise.labels import forget_part
 from excise.routing.fused import EPSILON, Added, Run, activate, add_and_norm, fuses
 from excise.routing.head import AddedRows
-from excise.routing.linear import (
-    INPUT,
-    OUTPUT,
-    chooses_rows,
-    hide,
-    product_dtype,
-    routed_linear,
-    stop_gradient,
-    without,
-)
+from excise.routing.linear import INPUT, OUTPUT, chooses_rows, hide, routed_linear, stop_gradient, without
 from excise.routing.partition import Piece, Pieces
+from excise.routing.precision import product_dtype
 from excise.routing.route import Route, Rows
 
 
@@ -174,7 +166,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
         weight, bias = self.weight[self.part], self.bias[self.part]
-        frozen = route.freeze.get(self.part, False)
+        frozen, x = route.freeze.get(self.part, False), x.to(weight.dtype)
         if frozen is True:
             weight, bias = weight.detach(), bias.detach()
         if isinstance(frozen, bool):
@@ -191,7 +183,7 @@ class Norm(nn.Module):
         if added.bias is not None:
             frozen = route.freeze.get(self.part, False)
             return add_and_norm(x, added, self.weight[self.part], self.bias[self.part], frozen)
-        x = x + added.value
+        x = (x + added.value).to(x.dtype)
         return x, self(x, route)
 
 

@@ -21,6 +21,7 @@ from excise.data.own_tokens import own_tokens
 from excise.labels import JOINT, RETAIN, part_of
 from excise.model.gpt import GPT, compile_blocks
 from excise.routing.kernels import HAS_KERNELS
+from excise.routing.precision import HalfStream
 from excise.train.checkpoint import (
     Done,
     checkpoint_at,
@@ -74,8 +75,10 @@ def has_device(name: str) -> bool:
 
 def autocast(config: TrainConfig, device: torch.device) -> AbstractContextManager[None]:
     """The precision that a run computes in."""
-    low = pick_precision(config.precision, device) == "bfloat16"
-    return torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+    precision = pick_precision(config.precision, device)
+    if precision == "bfloat16_stream":
+        return HalfStream(device.type, torch.bfloat16)
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 def pick_precision(name: Precision, device: torch.device) -> Precision:

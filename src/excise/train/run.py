@@ -27,7 +27,7 @@ from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
 from excise.train.schedule import Budget
 
-Precision = Literal["auto", "float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16", "bfloat16_stream"]
 OwnTokens = Mapping[str, Sequence[int]]
 """By domain the tokens that its module has vectors for."""
 
@@ -51,7 +51,7 @@ class TrainConfig:
     """Largest gradient norm within a part; 0 turns clipping off."""
     precision: Precision = "auto"
     """bfloat16 means autocast; parameters and optimizer state stay in float32. `auto` takes it where the device
-    that the run begins on has it."""
+    that the run begins on has it. bfloat16_stream has the stream that blocks add to in bfloat16 as well."""
     paper_faithful_optimizer: bool = False
     """Give frozen parts a zero gradient, under which AdamW still moves them, as in the paper's description."""
     device: str = "auto"

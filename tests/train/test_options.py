@@ -16,7 +16,7 @@ from excise.routing.rules import RoutingConfig
 from excise.train.loop import train
 from excise.train.run import RunConfig, TrainConfig, build_model
 from excise.train.schedule import steps
-from excise.train.step import accumulate
+from excise.train.step import Diverged, accumulate
 from tests.small import SMALL
 
 RUN = RunConfig(
@@ -43,7 +43,7 @@ def data():
         train=corpus,
         calibration={},
         test={},
-        tokenizer=SimpleNamespace(vocabulary_size=61),
+        tokenizer=SimpleNamespace(vocabulary_size=61, sha256=""),
         truth=np.zeros(0, np.int64),
         sha256="",
     )
@@ -103,9 +103,12 @@ def clipped(gradients, largest):
 
 
 def rate_at(step, n_steps, config):
-    """A straight line up to the peak, then half a cosine down."""
+    """A straight line up to the peak, then half a cosine down, or the peak but for the last fifth of the steps."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
+    if config.schedule == "warmup_stable_decay":
+        assert n_steps == 8
+        return config.learning_rate * {6: 2 / 3, 7: 1 / 3}.get(step, 1.0)
     share = (step - config.warmup_steps) / (n_steps - config.warmup_steps)
     return config.learning_rate * (1 + math.cos(math.pi * share)) / 2
 
@@ -118,6 +121,7 @@ def distance(some, others):
 
 
 OPTIONS = {
+    "train.schedule": "warmup_stable_decay",
     "train.learning_rate": 3e-3,
     "train.module_rate": 0.3,
     "train.warmup_steps": 6,
@@ -165,6 +169,58 @@ GOLDEN = """
 4.12338 4.09996 4.02774 4.03071 3.75410 3.56544 3.72096 3.35768 3.08630 3.51726
 3.74712 3.18733 3.29771 2.95064 2.83160 3.20937 2.75707 3.15595 2.38195 2.78283
 """
+
+
+def test_a_logged_step_tells_the_loss_of_each_label_and_the_gradient_norm_of_each_part(data):
+    records = []
+    changes = {
+        "batch.label_mixing": "rows",
+        "batch.rows_per_step": 12,
+        "train.budget": steps(1),
+        "train.clip_norm": 1e-3,
+    }
+    run = override(RUN, changes)
+    train(run, data, listeners=[lambda progress: records.append(progress.metrics)])
+    model, (batch,) = (
+        build_model(run),
+        list(Loader(data.train, override(run.batch, {"rows_per_micro_batch": 12}), 0).step(0)),
+    )
+    whole = accumulate(model, [batch], run.routing)
+    squares = {}
+    for name, parameter in model.named_parameters():
+        part = name.rsplit(".", 1)[-1]
+        squares[part] = squares.get(part, 0.0) + float(parameter.grad.square().sum())
+    (record,) = records
+    norms = {part: math.sqrt(square) for part, square in squares.items()}
+    assert record["gradient_norm_by_part"] == pytest.approx(norms, rel=1e-5), "as they are before they are clipped"
+    losses, counts = record["loss_by_label"], [int((batch.labels[batch.targets >= 0] == i).sum()) for i in range(3)]
+    assert list(losses) == ["unlabeled", "retain", "spanish"]
+    mean = sum(n * loss for n, loss in zip(counts, losses.values(), strict=True)) / sum(counts)
+    assert record["loss"] == pytest.approx(mean) == pytest.approx(whole.mean, rel=1e-6)
+
+
+def test_a_part_that_stands_still_has_no_norm_and_a_label_that_does_not_occur_no_loss(data):
+    records = []
+    train(RUN, data, listeners=[lambda progress: records.append(progress.metrics)])
+    found = {tuple(record["loss_by_label"]): set(record["gradient_norm_by_part"]) for record in records}
+    assert found["spanish",] == {"joint", "forget/spanish"}
+    assert found["retain",] == {"joint", "retain"}
+
+
+def test_weights_that_the_last_update_made_no_numbers_are_not_kept(data, tmp_path):
+    run = override(RUN, {"train.learning_rate": 1e38, "train.warmup_steps": 0, "train.budget": steps(1)})
+    with pytest.raises(Diverged, match="left weights that are no numbers") as told:
+        train(run, data, tmp_path / "run")
+    assert told.value.step == 1
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+
+
+def test_a_run_that_ends_worse_than_a_guess_says_so(data, caplog):
+    caplog.set_level("WARNING")
+    train(RUN, data)
+    assert not caplog.messages
+    train(override(RUN, {"train.learning_rate": 0.5, "train.warmup_steps": 0}), data)
+    assert any("above the 4.11 of a guess among 61 tokens" in message for message in caplog.messages)
 
 
 def test_twenty_steps_give_the_recorded_losses(data):

@@ -12,14 +12,14 @@ class Graph:
     """A pass that is done anew over what is in its batch, and leaves its gradients where they were the first time."""
 
     def __init__(self, passes, batch, share):
-        self.passes, self.batch, self.share, self.total = passes, batch, share, torch.zeros(())
+        self.passes, self.batch, self.share, self.totals = passes, batch, share, torch.zeros(3)
         self.gradients = {p: g.clone() for p, g in self.run().items()}
 
     def run(self):
         parameters = list(self.passes.model.parameters())
         before = [p.grad for p in parameters]
         self.passes.model.zero_grad()
-        self.total.copy_(Passes.__call__(self.passes, self.batch, self.share))
+        self.totals.copy_(Passes.__call__(self.passes, self.batch, self.share))
         found = {p: p.grad for p in parameters if p.grad is not None}
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
@@ -33,7 +33,7 @@ class Graph:
 class PlayedPasses(RecordedPasses):
     def _add(self, kind, batch):
         graph = Graph(self, batch.copied(), torch.ones(()))
-        self.recordings[kind] = Recording(graph, graph.batch, graph.share, graph.total, graph.gradients)
+        self.recordings[kind] = Recording(graph, graph.batch, graph.share, graph.totals, graph.gradients)
 
 
 def batch_with(labels, n=8):

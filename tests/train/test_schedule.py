@@ -47,10 +47,28 @@ def test_a_warm_up_below_1_is_a_share_of_the_run():
     assert max(rates(7, 0.5)) == 2.0, "3.5 steps would end below or above the peak"
 
 
+def scheduled(schedule: str, n_steps: int, warmup_steps: float = 4, decay_steps: float = 0.2) -> list[float]:
+    options = {"warmup_steps": warmup_steps, "schedule": schedule, "decay_steps": decay_steps}
+    return [learning_rate(step, n_steps, peak=2.0, **options) for step in range(n_steps)]
+
+
+def test_a_constant_rate_stays_at_its_peak_and_a_decay_falls_evenly_to_zero():
+    assert scheduled("constant", 8) == [0.5, 1.0, 1.5, 2.0, *[2.0] * 4]
+    assert scheduled("warmup_stable_decay", 10, decay_steps=3) == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0, 2.0, 1.5, 1.0, 0.5]
+    assert scheduled("warmup_stable_decay", 10, decay_steps=0.3) == scheduled("warmup_stable_decay", 10, decay_steps=3)
+
+
+def test_until_its_decay_a_run_goes_as_a_longer_one_does():
+    for schedule in ("constant", "warmup_stable_decay"):
+        assert scheduled(schedule, 40, decay_steps=10)[:30] == scheduled(schedule, 1000, decay_steps=10)[:30]
+    assert scheduled("cosine", 40)[:30] != scheduled("cosine", 1000)[:30]
+
+
 @pytest.mark.parametrize("warmup_steps", [0, 0.5, 0.999, 1])
+@pytest.mark.parametrize("schedule", ["cosine", "constant", "warmup_stable_decay"])
 @pytest.mark.parametrize("n_steps", [1, 2, 3])
-def test_the_shortest_runs_have_rates_up_to_the_peak(n_steps, warmup_steps):
-    rates = [learning_rate(step, n_steps, peak=2.0, warmup_steps=warmup_steps) for step in range(n_steps)]
+def test_the_shortest_runs_have_rates_up_to_the_peak(n_steps, schedule, warmup_steps):
+    rates = scheduled(schedule, n_steps, warmup_steps)
     assert all(0 < rate <= 2.0 for rate in rates)
 
 

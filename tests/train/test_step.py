@@ -114,6 +114,16 @@ def test_micro_batches_add_up_to_the_mixed_batch(rule):
         assert (a.grad - b.grad).norm() <= 1e-5 * b.grad.norm() + 1e-8, name
 
 
+def test_a_mixed_batch_tells_the_loss_that_each_label_has_alone():
+    routing = routing_for("sgtm")
+    documents, labels = documents_of_all_labels(routing)
+    mixed = accumulate(small_model(routing), [batch_of(documents, labels)], routing).by_label(routing.domains)
+    for label, name in enumerate(("unlabeled", "retain", "spanish")):
+        mine = [i for i, row in enumerate(labels) if row[0] == label]
+        batch = batch_of([documents[i] for i in mine], [labels[i] for i in mine])
+        assert mixed[name] == pytest.approx(accumulate(small_model(routing), [batch], routing).mean, rel=1e-5)
+
+
 def test_forget_weight_scales_forget_gradients_and_not_the_divisor():
     batch = batch_with(2)
     gradients = []

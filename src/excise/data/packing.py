@@ -6,7 +6,7 @@ gives every document the loss that it has alone. No target crosses a document, a
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,11 +189,18 @@ class Batch:
     """Equal within a document, whose positions follow one another; -1 where nothing stands."""
     labels: Tensor
     """The label of each row's target, which is the label of its loss."""
-    label_ids: frozenset[int]
-    """The labels that occur, known without looking at the tensors."""
+    n_by_label: Mapping[int, int]
+    """Predictions of each label that occurs, known without looking at the tensors."""
     mixed_documents: bool
     """Whether a document in it has several labels."""
-    n_predicted: int
+
+    @property
+    def label_ids(self) -> frozenset[int]:
+        return frozenset(self.n_by_label)
+
+    @property
+    def n_predicted(self) -> int:
+        return sum(self.n_by_label.values())
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -254,9 +261,8 @@ def collate(corpus: Corpus, pieces: Pieces, rows: Sequence[Sequence[int]], conte
         positions=laid_out(nth, np.int64, 0),
         documents=laid_out(np.repeat(order, mine.length), np.int64, -1),
         labels=laid_out(labels, np.int8, UNLABELED_ID),
-        label_ids=frozenset(np.unique(labels).tolist()),
+        n_by_label=dict(zip(*(of.tolist() for of in np.unique(labels, return_counts=True)), strict=True)),
         mixed_documents=mixed_documents,
-        n_predicted=len(nth),
     )
 
 

@@ -34,7 +34,7 @@ from excise.train.checkpoint import (
 from excise.train.recorded import passes_for
 from excise.train.run import DataDigests, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
-from excise.train.step import Passes, accumulate_passes, clip_by_part
+from excise.train.step import Diverged, Passes, accumulate_passes, clip_by_part
 
 logger = logging.getLogger(__name__)
 
@@ -170,31 +170,44 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     steps = range(done.step, n_steps)
     with interrupts_deferred() as interrupted:
         for step, batches in zip(steps, loader.steps(steps, device), strict=True):
-            rate = learning_rate(step, n_steps, peak=config.learning_rate, warmup_steps=config.warmup_steps)
+            rate = learning_rate(
+                step,
+                n_steps,
+                peak=config.learning_rate,
+                warmup_steps=config.warmup_steps,
+                schedule=config.schedule,
+                decay_steps=config.decay_steps,
+            )
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["relative_rate"]
             loss = accumulate_passes(passes, batches, zero_instead=config.paper_faithful_optimizer)
-            if config.clip_norm:
-                clip_by_part(model, config.clip_norm)
-            optimizer.step()
-            tokens += loss.n_predicted
-
             logs = due(step + 1, config.log_every, n_steps) or is_evaluation(step + 1, n_steps, config.evaluations)
             saves = due(step + 1, config.checkpoint_every, n_steps)
+            norms = clip_by_part(model, config.clip_norm or math.inf) if config.clip_norm or logs else {}
+            optimizer.step()
+            tokens += loss.n_predicted
             if device.type == "cuda" and (logs or saves or interrupted()):
                 torch.cuda.synchronize()  # or the time would be that of telling it what to do
             done = Done(step=step + 1, tokens=tokens, seconds=round(time.perf_counter() - start, 3))
             if logs:
                 mean = loss.mean
                 if not math.isfinite(mean):
-                    raise ValueError(f"the loss is {mean} at step {done.step}; try a lower train.learning_rate")
-                record: dict[str, Any] = {**asdict(done), "loss": mean, "learning_rate": rate}
+                    raise Diverged(done.step, mean)
+                record: dict[str, Any] = {
+                    **asdict(done),
+                    "loss": mean,
+                    "loss_by_label": loss.by_label(run.routing.domains),
+                    "gradient_norm_by_part": {part: float(norm) for part, norm in norms.items()},
+                    "learning_rate": rate,
+                }
                 for listener in listeners:
                     record |= listener(Progress(model, done, n_steps, mean, record)) or {}
                 if files:
                     files.log(record)
                 start += time.perf_counter() - start - done.seconds  # listeners do not count as training
             stop = interrupted()
+            if stop or saves:
+                check_weights(model, done.step)
             if files and (stop or saves):
                 save_checkpoint(checkpoint_at(files.checkpoints, done.step), model, optimizer, done)
                 if not config.keep_checkpoints:
@@ -203,7 +216,26 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
                 raise KeyboardInterrupt(
                     f"the same command goes on from step {done.step}" if files else "nothing is saved"
                 )
+    if steps and (doubt := doubt_of("the last training loss", mean, data.tokenizer.vocabulary_size)):
+        logger.warning(doubt)
     return model
+
+
+def check_weights(model: nn.Module, step: int) -> None:
+    """Refuse to keep weights that the last update has made no numbers."""
+    if not math.isfinite(float(nn.utils.get_total_norm(model.parameters()))):
+        raise Diverged(step, math.nan, "its update left weights that are no numbers; try a lower train.learning_rate")
+
+
+def doubt_of(what: str, loss: float, vocabulary_size: int) -> str:
+    """A sentence on a loss above that of a guess among all tokens; empty where it is not."""
+    guess = math.log(vocabulary_size)
+    if loss <= guess:
+        return ""
+    return (
+        f"{what} is {loss:.2f}, above the {guess:.2f} of a guess among {vocabulary_size:,} tokens: the model knows nothing; "
+        "try a lower train.learning_rate or a longer run"
+    )
 
 
 def tell_start(run: RunConfig, data: Data, own: OwnTokens, device: torch.device, n_steps: int) -> None:

@@ -22,7 +22,7 @@ class Recording:
     graph: torch.cuda.CUDAGraph
     batch: Batch
     share: Tensor
-    total: Tensor
+    totals: Tensor
     gradients: Mapping[nn.Parameter, Tensor]
     """Of this pass alone, for the parameters that get one."""
 
@@ -30,7 +30,7 @@ class Recording:
         self.batch.overwrite(batch)
         self.share.fill_(share)
         self.graph.replay()
-        return self.total
+        return self.totals
 
 
 def passes_for(plain: Passes, compile_option: str, shape: tuple[int, int]) -> Passes:
@@ -60,9 +60,9 @@ class RecordedPasses(Passes):
         if kind not in self.recordings:
             self._add(kind, batch)
         recording = self.recordings[kind]
-        total = recording.replay(batch, share)
+        totals = recording.replay(batch, share)
         self._count(recording.gradients)
-        return total
+        return totals
 
     def _gradients(self) -> dict[nn.Parameter, Tensor]:
         return {parameter: parameter.grad for parameter in self.model.parameters() if parameter.grad is not None}
@@ -132,8 +132,8 @@ class RecordedPasses(Passes):
         self.clear()
         # Other threads, such as the one that reads the next step, may go on with what they do on the GPU.
         with torch.cuda.graph(graph, pool=self._pool(), capture_error_mode="thread_local"):
-            total = super().__call__(static, share)
-        return Recording(graph, static, share, total, self._gradients())
+            totals = super().__call__(static, share)
+        return Recording(graph, static, share, totals, self._gradients())
 
     def _pool(self) -> Any:
         """The memory that all recordings share, as no two run at a time."""

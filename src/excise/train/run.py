@@ -25,9 +25,10 @@ from excise.files import write_whole
 from excise.model.gpt import GPT, GPTConfig
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
-from excise.train.schedule import Budget
+from excise.train.schedule import Budget, Schedule
 
 Precision = Literal["auto", "float32", "bfloat16", "bfloat16_stream"]
+DECAY_STEPS = 0.2
 OwnTokens = Mapping[str, Sequence[int]]
 """By domain the tokens that its module has vectors for."""
 
@@ -43,6 +44,11 @@ class TrainConfig:
     warmup_steps: int | float = 0.5
     """Steps in which the rate rises to its peak; below 1, that share of the run's. At rates as high as the paper's, a short
     one ends at higher losses (docs/results.md)."""
+    schedule: Schedule = "cosine"
+    """What follows the warm-up: a cosine to zero, the peak rate to the end, or the peak and then a linear decay. Until that
+    decay, and with a warm-up of so many steps, a run goes as a longer one does."""
+    decay_steps: int | float = DECAY_STEPS
+    """Steps in which warmup_stable_decay falls to zero at the end; below 1, that share of the run's."""
     beta_1: float = 0.9
     beta_2: float = 0.95
     weight_decay: float = 0.1
@@ -72,12 +78,26 @@ class TrainConfig:
         for name in ("learning_rate", "module_rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name}={getattr(self, name):g} must be a number above 0")
-        for name in ("warmup_steps", "evaluations", "checkpoint_every", "seed", "clip_norm", "weight_decay"):
+        for name in (
+            "warmup_steps",
+            "decay_steps",
+            "evaluations",
+            "checkpoint_every",
+            "seed",
+            "clip_norm",
+            "weight_decay",
+        ):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be a number from 0 up")
-        if self.warmup_steps > 1 and self.warmup_steps % 1:
+        for name in ("warmup_steps", "decay_steps"):
+            if getattr(self, name) > 1 and getattr(self, name) % 1:
+                raise ValueError(
+                    f"train.{name}={getattr(self, name):g} must be a whole number of steps, or a share of them below 1"
+                )
+        if self.schedule != "warmup_stable_decay" and self.decay_steps != DECAY_STEPS:
             raise ValueError(
-                f"train.warmup_steps={self.warmup_steps:g} must be a whole number of steps, or a share of them below 1"
+                f"train.decay_steps={self.decay_steps:g} does nothing with train.schedule={self.schedule!r}; "
+                "set that to 'warmup_stable_decay'"
             )
         for name in ("beta_1", "beta_2"):
             if not 0 <= getattr(self, name) < 1:

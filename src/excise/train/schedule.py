@@ -47,10 +47,26 @@ def is_evaluation(step: int, n_steps: int, evaluations: int) -> bool:
     return step in {round(k * n_steps / evaluations) for k in range(1, evaluations + 1)}
 
 
-def learning_rate(step: int, n_steps: int, *, peak: float, warmup_steps: float) -> float:
-    """Linear warm-up, then a cosine to zero; steps count from 0. A warm-up below 1 is a share of all steps."""
-    rising = round(warmup_steps * n_steps) if warmup_steps < 1 else warmup_steps
+Schedule = Literal["cosine", "constant", "warmup_stable_decay"]
+
+
+def learning_rate(
+    step: int,
+    n_steps: int,
+    *,
+    peak: float,
+    warmup_steps: float,
+    schedule: Schedule = "cosine",
+    decay_steps: float = 0.2,
+) -> float:
+    """Linear warm-up, then a cosine to zero, the peak to the end, or the peak and a linear decay to zero; steps count from 0.
+    Warm-up and decay below 1 are shares of all steps."""
+    rising, falling = (round(of * n_steps) if of < 1 else of for of in (warmup_steps, decay_steps))
     if step < rising:
         return peak * (step + 1) / rising
-    done = (step - rising) / max(1, n_steps - rising)
-    return peak * 0.5 * (1 + math.cos(math.pi * done))
+    if schedule == "cosine":
+        done = (step - rising) / max(1, n_steps - rising)
+        return peak * 0.5 * (1 + math.cos(math.pi * done))
+    if schedule == "constant":
+        return peak
+    return peak * min(1.0, (n_steps - step) / (min(falling, n_steps - rising) + 1))

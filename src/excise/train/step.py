@@ -1,6 +1,8 @@
 """One optimizer step: the routed loss of its micro-batches, and which parameters it may move."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -8,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from excise.data.packing import Batch
-from excise.labels import FIRST_DOMAIN_ID, part_of, parts_of
+from excise.labels import FIRST_DOMAIN_ID, label_names, part_of, parts_of
 from excise.model.gpt import GPT
 from excise.routing.route import Route, mixed_route, single_route
 from excise.routing.rules import Effect, RoutingConfig
@@ -54,29 +56,55 @@ def hold_still(model: nn.Module, touched: frozenset[str], *, zero_instead: bool 
             parameter.grad = torch.zeros_like(parameter)
 
 
-def clip_by_part(model: nn.Module, largest: float) -> None:
-    """Scale gradients so that their norm within each part is at most `largest`.
+def clip_by_part(model: nn.Module, largest: float = math.inf) -> dict[str, Tensor]:
+    """Scale gradients so that their norm within each part is at most `largest`, and return the norms that they had.
 
-    Per part, so that forget data cannot shrink the update of retain parameters.
+    Per part, so that forget data cannot shrink the update of retain parameters. A part that is held still has none.
     """
     by_part: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             by_part.setdefault(part_of(name), []).append(parameter)
-    for parameters in by_part.values():
-        nn.utils.clip_grad_norm_(parameters, largest)
+    norms = {
+        part: nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        for part, parameters in by_part.items()
+    }
+    for part, norm in norms.items() if largest < math.inf else ():
+        nn.utils.clip_grads_with_norm_(by_part[part], largest, norm)
+    return norms
+
+
+class Diverged(ValueError):
+    """A loss that is no number any more."""
+
+    def __init__(self, step: int, loss: float, remedy: str = "try a lower train.learning_rate") -> None:
+        super().__init__(f"the loss is {loss} at step {step}; {remedy}")
+        self.step, self.loss = step, loss
 
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The loss of one step: a sum over its predicted tokens, and their number."""
+    """The losses of one step: by the number of their label, a sum over predicted tokens, and how many these are."""
 
-    total: Tensor
-    n_predicted: int
+    totals: Tensor
+    n_by_label: Mapping[int, int]
+
+    @property
+    def total(self) -> Tensor:
+        return self.totals.sum()
+
+    @property
+    def n_predicted(self) -> int:
+        return sum(self.n_by_label.values())
 
     @property
     def mean(self) -> float:
         return float(self.total) / self.n_predicted
+
+    def by_label(self, domains: Sequence[str]) -> dict[str, float]:
+        """The mean loss of each label that occurs."""
+        totals, names = self.totals.tolist(), label_names(domains)
+        return {names[label]: totals[label] / n for label, n in sorted(self.n_by_label.items())}
 
 
 class Passes:
@@ -90,12 +118,13 @@ class Passes:
         self.model.zero_grad()
 
     def __call__(self, batch: Batch, share: float | Tensor) -> Tensor:
-        """The sum of the losses of a micro-batch, each of which counts so much in the gradients."""
+        """By label, the sum of the losses of a micro-batch, each of which counts so much in the gradients."""
         with self.autocast:
             weights = loss_weights(batch, self.routing.forget_weight) * share
             loss, losses = routed_losses(self.model, batch, route_of(batch, self.routing.effects), weights)
         loss.backward()  # type: ignore[no-untyped-call]
-        return losses.sum()
+        of_label = [batch.labels == label for label in range(len(self.routing.effects))]
+        return torch.stack([losses.where(here, 0.0).sum() for here in of_label])
 
 
 def accumulate(
@@ -113,10 +142,9 @@ def accumulate(
 def accumulate_passes(passes: Passes, batches: Sequence[Batch], *, zero_instead: bool = False) -> StepLoss:
     """The same by passes that are there already."""
     passes.clear()
-    n_predicted = sum(batch.n_predicted for batch in batches)
-    total = torch.zeros((), device=batches[0].tokens.device)
+    n_by_label: Counter[int] = sum((Counter(batch.n_by_label) for batch in batches), Counter())
+    totals = torch.zeros(len(passes.routing.effects), dtype=torch.float64, device=batches[0].tokens.device)
     for batch in batches:
-        total += passes(batch, 1 / n_predicted)
-    touched = touched_parts(frozenset().union(*(batch.label_ids for batch in batches)), passes.routing)
-    hold_still(passes.model, touched, zero_instead=zero_instead)
-    return StepLoss(total, n_predicted)
+        totals += passes(batch, 1 / n_by_label.total())
+    hold_still(passes.model, touched_parts(n_by_label, passes.routing), zero_instead=zero_instead)
+    return StepLoss(totals, n_by_label)

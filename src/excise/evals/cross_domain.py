@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 
 from excise.data.packing import Corpus
-from excise.evals.losses import evaluate
+from excise.evals.losses import NotFinite, evaluate
 from excise.labels import RETAIN, nearest
 from excise.model.gpt import GPT
 
@@ -62,7 +62,7 @@ def _removal(
         name: evaluate(model, of, removed=removed, context=context, autocast=autocast).mean for name, of in sets.items()
     }
     if not all(map(math.isfinite, losses.values())):
-        raise ValueError(f"a loss is not finite with {', '.join(removed) or 'nothing'} removed: {losses}")
+        raise NotFinite(f"a loss is not finite with {', '.join(removed) or 'nothing'} removed: {losses}")
     return Removal(tuple(removed), losses)
 
 

@@ -27,6 +27,10 @@ STAGES = ("before", "ablated", "calibrated")
 Biases = Sequence[Tensor | None]
 
 
+class NotFinite(ValueError):
+    """What a model predicts is no number any more, so that it cannot be evaluated."""
+
+
 @dataclass(frozen=True)
 class Loss:
     """A sum over predicted tokens, and their number."""
@@ -184,7 +188,7 @@ def stage_losses(
     found = by_set(sets, losses_on)
     for name, losses in found.items():
         if not np.isfinite(losses.totals).all():
-            raise ValueError(f"the model's losses on {name!r} are not finite, so it cannot be evaluated")
+            raise NotFinite(f"the model's losses on {name!r} are not finite, so it cannot be evaluated")
     return found
 
 

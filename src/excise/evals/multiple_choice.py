@@ -15,7 +15,7 @@ from torch import Tensor
 from excise.data.packing import IGNORED, Corpus
 from excise.data.tokens import Tokenizer
 from excise.data.topics import Question
-from excise.evals.losses import batches_of, without_modules
+from excise.evals.losses import NotFinite, batches_of, without_modules
 from excise.labels import UNLABELED_ID
 from excise.model.gpt import GPT
 from excise.routing.route import Route
@@ -70,7 +70,7 @@ def multiple_choice(
     pairs = [pair for question in questions for pair in pairs_of(question, tokenizer, context or model.config.context)]
     summed = score_choices(model, pairs, without_modules(model, removed), bias, context)
     if not summed.isfinite().all():
-        raise ValueError("the model gives log-probabilities that are not finite, so that no choice is its best")
+        raise NotFinite("the model gives log-probabilities that are not finite, so that no choice is its best")
     scores = {"summed": summed, "per token": summed / torch.tensor([len(choice) for _, choice in pairs])}
     categories = sorted({"", *(question.category for question in questions)})
     return [_accuracy(name, score, questions, of) for name in categories for score, of in scores.items()]

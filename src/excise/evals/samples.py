@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from excise.data.tokens import Tokenizer
-from excise.evals.losses import without_modules
+from excise.evals.losses import NotFinite, without_modules
 from excise.labels import nearest
 from excise.model.gpt import GPT
 
@@ -82,7 +82,7 @@ def continue_text(
         hidden = model.hidden(window, route=route)
         scores = model.logits(hidden[0, -1], route).float().cpu()[: tokenizer.vocabulary_size]
         if not scores.isfinite().all():
-            raise ValueError("the model's logits are not finite, so it cannot write")
+            raise NotFinite("the model's logits are not finite, so it cannot write")
         best = scores.topk(min(top_k, len(scores)))
         if temperature == 0:
             choice = 0

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excise.evals.intervals import Interval, percentiles, resampled_means
+from excise.evals.losses import NotFinite
 
 Floats = NDArray[np.float64]
 QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -104,7 +105,7 @@ def _numbered(losses: Floats, reference: Floats, documents: NDArray[np.int64]) -
     if losses.ndim != 1 or len(set(shapes)) > 1:
         raise ValueError(f"losses, reference and documents have the shapes {shapes}; give one number for each token")
     if not np.isfinite([losses, reference]).all():
-        raise ValueError("some losses are not finite; evaluate a model that has not diverged")
+        raise NotFinite("some losses are not finite; evaluate a model that has not diverged")
     numbers: NDArray[np.int64] = np.unique(documents, return_inverse=True)[1]
     if not len(numbers) or numbers.max() < 1:
         raise ValueError("the tokens are of fewer than two documents, which gives no interval; evaluate more")

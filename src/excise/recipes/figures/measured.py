@@ -9,7 +9,7 @@ import numpy as np
 
 from excise.data.loader import Loader
 from excise.data.packing import Corpus, evaluation_batches
-from excise.evals.losses import evaluate
+from excise.evals.losses import NotFinite, evaluate
 from excise.evals.measures import MEASURES, Measure, some
 from excise.evals.options import MeasureOptions
 from excise.evals.run import Subject, trained_on
@@ -81,7 +81,7 @@ def measure_validation(subject: Subject, options: MeasureOptions) -> Validation:
     documents, removed = subject.data.calibration[RETAIN], subject.removed
     loss = evaluate(subject.model, documents, removed=removed, context=subject.context, autocast=subject.autocast).mean
     if not math.isfinite(loss):
-        raise ValueError("the model's losses on validation documents are not finite, so it cannot be evaluated")
+        raise NotFinite("the model's losses on validation documents are not finite, so it cannot be evaluated")
     return Validation(loss)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -92,8 +92,11 @@ def save(config: Any, path: Path) -> None:
     write_whole(path, (json.dumps(to_dict(config), indent=2) + "\n").encode())
 
 
-def load(kind: type[C], path: Path) -> C:
-    """The config in a file; a file that is not one, or not a whole one, is a ValueError that names it."""
+def load(
+    kind: type[C], path: Path, read_on: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: values
+) -> C:
+    """The config in a file, whose values an older version may have written; a file that is not one, or not a whole one,
+    is a ValueError that names it."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -103,7 +106,7 @@ def load(kind: type[C], path: Path) -> C:
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold an object with the options of a run")
     try:
-        return from_dict(kind, values)
+        return from_dict(kind, read_on(values))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -197,7 +197,7 @@ def test_layers_scale_with_the_depth(n_layers, layers):
         (lambda: language_model(torch.nn.Linear(2, 2)), "a Linear cannot unlearn"),
         (lambda: LanguageModel(torch.nn.ModuleList([torch.nn.Linear(2, 2)]), None).mlp(0), "no MLP"),
         (lambda: unlearn(tiny(), *corpora(0), UnlearningConfig(), 20), "needs both forget and retain"),
-        (lambda: unlearn(tiny(factor=math.nan), *corpora(), UnlearningConfig(), 20), "the loss is nan at step 1 of"),
+        (lambda: unlearn(tiny(factor=math.nan), *corpora(), UnlearningConfig(), 20), "the loss is nan at step 1; try"),
         (
             lambda: true_sets(small_run().data, ["spanish"], ["spanisch"]),
             "no domain 'spanisch'; did you mean 'spanish'",

@@ -81,7 +81,9 @@ def test_runs_that_were_not_evaluated_are_left_out_and_named(runs, tmp_path, cap
 
 def test_a_run_that_was_made_of_another_says_so_and_is_not_counted_as_training(runs, tmp_path):
     shutil.copytree(runs / "no_filter", tmp_path / "made" / "no_filter")
-    unlearned = copy_of(runs / "no_filter", tmp_path / "made" / "rmu", {}, {"provenance/run": "rmu"})
+    unlearned = copy_of(
+        runs / "no_filter", tmp_path / "made" / "rmu", {}, {"provenance/run": "rmu", "provenance/method": "rmu"}
+    )
     (unlearned / "metrics.jsonl").unlink()
     (unlearned / "unlearning.json").write_text(json.dumps({"method": "rmu", "steps": 7}))
     assert main(["report", str(tmp_path / "made"), "--out", str(tmp_path / "out")]) == 0

@@ -66,11 +66,12 @@ def evaluated(run: Path) -> Path:
 
 
 def copy_of(run: Path, to: Path, config: Mapping[str, Any] | None = None, numbers: Numbers | None = None) -> Path:
-    """A copy of a run with another config, and other numbers in its results.json."""
+    """A copy of a run with another config and its method, and other numbers in its results.json."""
     shutil.copytree(run, to)
     files = RunDirectory(to)
     configs.save(override(files.config(), config or {}), files.config_file)
     results = results_of(to)
+    results["provenance"]["method"] = files.method
     for path, value in (numbers or {}).items():
         *names, last = path.split("/")
         inner = reduce(operator.getitem, names, results)

@@ -155,5 +155,5 @@ def test_a_surface_pairs_the_runs_with_the_same_labels(sgtm, plain, tmp_path):
         surface_of(runs[:-1])
     with pytest.raises(ValueError, match="second sgtm run"):
         surface_of([*runs, copy_of(runs[0], tmp_path / "again")])
-    with pytest.raises(ValueError, match=r"plain is .* not the weak filter; leave it out"):
+    with pytest.raises(ValueError, match=r"plain is .* nor the weak filter on simulated labels; leave it out"):
         surface_of([plain])

@@ -179,7 +179,7 @@ def test_relearning_brings_back_the_language_that_a_filter_left_out():
 
 
 def test_an_attack_is_not_judged_by_a_baseline_on_other_data():
-    source = Provenance("other", 1, "", 1, 1.0, 1, 0, "these", "", "", "float32", "", "")
+    source = Provenance("other", "no_filter", 1, "", 1, 1.0, 1, 0, "these", "", "", "float32", "", "")
     record = {"baseline": {**asdict(source), "evaluated_on_sha256": "those"}}
     with pytest.raises(ValueError, match="other was evaluated on other data"):
         judged_by(Results(source, {}), record)

@@ -1,5 +1,6 @@
 """What an evaluation of a run writes down: losses by set and category, what they are of, and which of them are kept."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -108,6 +109,17 @@ def test_measures_of_the_same_checkpoint_are_kept_and_those_of_another_dropped(r
     assert results_of(copy)["provenance"] != results_of(run)["provenance"]
 
 
+def test_results_say_the_method_and_older_ones_have_that_of_their_run(run, tmp_path):
+    copy = copy_of(run, tmp_path / "copy")
+    assert read_results(copy / "results.json").provenance.method == open_run(copy).provenance.method == "sgtm"
+    results = results_of(copy)
+    del results["provenance"]["method"]
+    (copy / "results.json").write_text(json.dumps(results))
+    assert read_results(copy / "results.json").provenance.method == "sgtm"
+    (copy / "unlearning.json").write_text('{"method": "rmu"}')
+    assert read_results(copy / "results.json").provenance.method == open_run(copy).provenance.method == "rmu"
+
+
 def test_an_earlier_checkpoint_has_a_file_of_its_own(run, tmp_path):
     copy = copy_of(run, tmp_path / "copy")
     before = (copy / "results.json").read_bytes()
@@ -152,10 +164,11 @@ def test_forget_tokens_are_those_of_training_whatever_a_run_is_measured_on(run, 
 def test_spreads_are_over_runs_that_differ_in_nothing_but_seeds(run, tmp_path):
     at = "measures/losses/sets/biology/ablated"
     seeds = [copy_of(run, tmp_path / f"seed{i}", {"train.seed": i, "data.seed": i}, {at: 2.0 + i}) for i in (0, 2)]
+    elsewhere = copy_of(run, tmp_path / "elsewhere", {"train.seed": 6, "data.source": "other/topics"})
     longer = copy_of(run, tmp_path / "longer", {"train.seed": 4, "train.learning_rate": 0.1})
     unlearned = copy_of(run, tmp_path / "unlearned", {"train.seed": 5})
     (unlearned / "unlearning.json").write_text("{}")
-    (spreads,) = seed_spreads([*seeds, longer, unlearned, seeds[0]])
+    (spreads,) = seed_spreads([*seeds, longer, elsewhere, unlearned, seeds[0]])
     assert spreads.runs == ["seed0", "seed2"]
     ablated = spreads.sets["biology"]["ablated"]
     assert (ablated.mean, ablated.standard_deviation, ablated.n_runs) == pytest.approx((3.0, 2**0.5, 2))

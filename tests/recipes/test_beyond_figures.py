@@ -78,7 +78,7 @@ def finished(planned, losses, rows=()):
         "tradeoff": [{"share": 0.5, "losses": early}, {"share": 1.0, "losses": ends}],
         "cross_domain": {"rows": list(rows)},
     }
-    source = Provenance("", 1, "", 1, 1.0, 1, planned.config.train.seed, "", "", "", "float32", "", "")
+    source = Provenance("", planned.method, 1, "", 1, 1.0, 1, planned.config.train.seed, "", "", "", "float32", "", "")
     return FinishedRun(name_of(planned), planned.config, Results(source, measures), [{"loss": 5.0}])
 
 

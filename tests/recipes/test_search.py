@@ -24,8 +24,8 @@ from excise.recipes.search import (
     MethodSearch,
     at_searched_rates,
     judged,
-    method_name,
     methods_of,
+    rate_key,
     rates_to_try,
     read_search,
     search_rates,
@@ -106,7 +106,7 @@ def test_a_method_that_always_diverges_is_an_error():
     ],
 )
 def test_runs_of_one_method_share_a_rate(changes):
-    assert method_name(override(SGTM, changes)) == method_name(SGTM)
+    assert rate_key(override(SGTM, changes)) == rate_key(SGTM)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_runs_of_one_method_share_a_rate(changes):
     ],
 )
 def test_other_methods_batches_schedules_and_data_have_rates_of_their_own(other):
-    assert method_name(other) != method_name(SGTM)
+    assert rate_key(other) != rate_key(SGTM)
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_run_that_was_done_before_and_has_lost_its_checkpoints_is_judged_by_it
 
 
 def test_figures_take_the_rates_of_a_search_and_others_those_of_the_recipes(found):
-    adapt = at_searched_rates(found, "smoke")
+    adapt = at_searched_rates(found, "smoke", shorten=tiny, figures=TWO)
     others = table(figure("three", a=PlannedRun(config=gradient_routing(BASE, 0.2, "smoke")))) | TWO
     planned = plan(["two", "three"], "smoke", shorten=lambda config: adapt(tiny(config)), figures=others)
     rates = {run.planned.config.routing.rule: run.planned.config.train.learning_rate for run in planned.runs.values()}
@@ -207,7 +207,7 @@ def test_figures_take_the_rates_of_a_search_and_others_those_of_the_recipes(foun
 
 
 def test_a_perfect_filter_is_a_weak_one_that_nothing_escapes():
-    assert method_name(standard(BASE, 0.0, "smoke")) == method_name(standard(BASE, 0.2, "smoke"))
+    assert rate_key(standard(BASE, 0.0, "smoke")) == rate_key(standard(BASE, 0.2, "smoke"))
 
 
 def test_of_several_sizes_the_largest_is_searched():
@@ -246,7 +246,7 @@ def test_methods_without_a_searched_rate_are_told_by_a_run_of_the_figures_asked_
 
 def test_runs_of_a_search_at_the_chosen_rates_are_not_done_again(found, tmp_path, monkeypatch):
     shutil.copytree(found.parent, tmp_path / "copy")
-    adapt = at_searched_rates(found, "smoke")
+    adapt = at_searched_rates(found, "smoke", shorten=tiny, figures=TWO)
     monkeypatch.setattr(reproducing, "train", None)
     for shorten, done in ((lambda config: adapt(tiny(config)), True), (tiny, False)):
         with nullcontext() if done else pytest.raises(TypeError):
@@ -268,15 +268,34 @@ def test_what_is_no_finished_search_of_the_scale_is_refused(found, tmp_path):
     next(iter(values["methods"].values()))["chosen"] = None
     (tmp_path / "half.json").write_text(json.dumps(values))
     with pytest.raises(ValueError, match="has not tried all rates for no_filter-stories"):
-        at_searched_rates(tmp_path / "half.json", "smoke")
+        at_searched_rates(tmp_path / "half.json", "smoke", shorten=tiny, figures=TWO)
     (tmp_path / "none.json").write_text("{}")
     with pytest.raises(ValueError, match="holds no search of rates"):
         at_searched_rates(tmp_path / "none.json", "smoke")
 
 
+def test_rates_that_no_run_of_any_figure_has_are_an_error(found, tmp_path):
+    at_searched_rates(found, "smoke", Sources(bilingual="elsewhere/data"), shorten=tiny, figures=TWO)
+    with pytest.raises(ValueError, match=r"has a rate for \S+ \(two: \S+\), of which no figure has a run at the scale"):
+        at_searched_rates(found, "smoke", figures=TWO)
+
+
+def test_a_search_older_than_its_keys_is_read_by_those_of_today(found, tmp_path):
+    values = json.loads(found.read_text())
+    names = {"runs": {}, "methods": {key: f"older {key}" for key in values["methods"]}}
+    values["methods"] = {f"older {key}": of for key, of in values["methods"].items()}
+    (tmp_path / "rates.json").write_text(json.dumps(values))
+    (tmp_path / "names.json").write_text(json.dumps(names))
+    assert read_search(tmp_path / "rates.json", "smoke") == read_search(found, "smoke")
+    values["methods"].popitem()
+    (tmp_path / "rates.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"has no rates for older \S+, which names.json beside it calls sgtm-stories-"):
+        read_search(tmp_path / "rates.json", "smoke")
+
+
 def test_the_command_searches_and_uses_what_it_found(tmp_path, capsys, monkeypatch, caplog):
     small = table(figure("two", no_filter=PlannedRun(config=tiny(NO_FILTER))))
-    for function in (module.search_rates, module.unsearched, reproducing.reproduce):
+    for function in (module.search_rates, module.unsearched, module.at_searched_rates, reproducing.reproduce):
         monkeypatch.setattr(function, "__kwdefaults__", {**function.__kwdefaults__, "figures": small})
     where = ["--directory", str(tmp_path)]
     assert main(["reproduce", "two", "--search", "--grid", "0.000001", "0.02", "400", *where]) == 0

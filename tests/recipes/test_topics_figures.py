@@ -113,9 +113,8 @@ def finished(planned, losses, curve=(), before=None, **measures):
     recorded = [(share, {name: dict.fromkeys(STAGES, loss) for name, loss in at.items()}) for share, at in curve]
     curve = [{"share": share, "losses": at, "category_means": at} for share, at in recorded]
     tokens = round(config.train.budget.amount * config.batch.rows_per_step * config.batch.context)
-    source = Provenance(
-        "", 1, "", tokens, 1.0, parameters_of(config.model), config.train.seed, "", "", "", "float32", "", ""
-    )
+    parameters, seed = parameters_of(config.model), config.train.seed
+    source = Provenance("", planned.method, 1, "", tokens, 1.0, parameters, seed, "", "", "", "float32", "", "")
     of_run = {"sets": sets, "category_means": sets, "categories": {}, "removed": [], "calibration_weights": {}}
     of_run |= {"forget_tokens": {}}
     found = {"losses": of_run, "first_loss": {"loss": 8.0}, "tradeoff": curve, **measures}

@@ -46,6 +46,14 @@ def test_a_zeroed_module_can_still_be_removed(bilingual, tmp_path):
     assert load_run(tmp_path / "two")[0].partition.domains == ("french",)
 
 
+def test_a_release_of_what_has_unlearned_says_so(bilingual, tmp_path):
+    assert RunDirectory(bilingual).method == "sgtm"
+    unlearned = shutil.copytree(bilingual, tmp_path / "unlearned")
+    (unlearned / "unlearning.json").write_text('{"method": "npo"}')
+    release(unlearned, tmp_path / "one", ["spanish"])
+    assert RunDirectory(tmp_path / "one").method == RunDirectory(unlearned).method == "npo"
+
+
 def test_a_release_cut_short_is_no_run(bilingual, tmp_path, monkeypatch):
     def pull_the_plug(*_):
         raise OSError("no power")

@@ -133,11 +133,25 @@ def test_a_warm_up_longer_than_the_run_is_told(caplog, warmup_steps, told):
     assert warnings == [expected] * told
 
 
-def test_config_holds_every_field(tmp_path):
-    files = RunDirectory(tmp_path / "run")
-    files.open_for(small_run())
+def test_a_config_reads_on_where_a_newer_field_is_missing_and_not_where_a_section_is(tmp_path):
+    files, run = RunDirectory(tmp_path / "run"), small_run(**{"train.budget": Budget(unit="epochs")})
+    files.open_for(run)
     values = json.loads(files.config_file.read_text())
     del values["train"]["budget"]["unit"]
     files.config_file.write_text(json.dumps(values))
-    with pytest.raises(ValueError, match=r"train\.budget\.unit is missing"):
+    assert files.config() == run
+    del values["train"]["budget"]
+    files.config_file.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"config\.json: option train\.budget is missing"):
         files.config()
+
+
+def test_a_run_goes_on_with_other_options_that_decide_no_outcome_and_stays_as_it_was_begun(tmp_path):
+    files, run = RunDirectory(tmp_path / "run"), small_run()
+    files.open_for(run)
+    files.log({"step": 1})
+    followed = {"train.evaluations": 7, "train.log_every": 3, "train.keep_checkpoints": True, "train.device": "cuda"}
+    files.open_for(override(run, {**followed, "data.source": f"elsewhere/{run.data.source}"}))
+    assert files.config() == run
+    with pytest.raises(ValueError, match=r"\(train\.weight_decay is 0\.1 there and 0\.2 here\)"):
+        files.open_for(override(run, {**followed, "train.weight_decay": 0.2}))

@@ -29,6 +29,7 @@ from excise.labels import nearest
 from excise.train.checkpoint import checkpoint_at, save_checkpoint
 from excise.train.release import ablation_file, load_run
 from excise.train.run import RunConfig, RunDirectory
+from excise.train.step import Diverged
 
 M = TypeVar("M", bound=nn.Module)
 Listener = Callable[[int, float], object]
@@ -89,7 +90,7 @@ def unlearn(
         loss = UNLEARNING[config.method](updated, reference, forget_batch, retain_batch, config)
         value = loss.item()
         if not math.isfinite(value):
-            raise ValueError(f"the loss is {value} at step {step} of {config.method}; try a lower learning_rate")
+            raise Diverged(step, value, f"try a lower learning_rate for {config.method}")
         unlearned.zero_grad()
         loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -126,8 +127,8 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
     target.mkdir(parents=True, exist_ok=True)
     if ablation_file(source).exists():
         shutil.copyfile(ablation_file(source), ablation_file(target))
-    configs.save(config, target / "unlearning.json")
     files = RunDirectory(target)
+    configs.save(config, files.unlearning_file)
     checkpoint = checkpoint_at(files.checkpoints, done.step)
     save_checkpoint(checkpoint, unlearned, None, done)
     files.trained_on(digests)

@@ -102,8 +102,9 @@ def settings(arguments: ReproduceArguments) -> "tuple[Sources, Shorten]":
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
     # A folder may be called as built-in data are.
     given = {name: os.path.join(os.curdir, path) if path in EMBEDDED else path for name, path in given.items()}
-    adapt = at_searched_rates(arguments.rates, arguments.scale) if arguments.rates else lambda config: config
-    return Sources(**given), adapt
+    sources = Sources(**given)
+    adapt = at_searched_rates(arguments.rates, arguments.scale, sources) if arguments.rates else lambda config: config
+    return sources, adapt
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from excise.evals.token_losses import TokenLossShift, token_loss_shift
 from excise.evals.tradeoff import CurvePoint, tradeoff_curve
 from excise.labels import RETAIN, label_id
 from excise.model.gpt import n_parameters
+from excise.routing.rules import RULES, SGTM_EFFECTS
 from excise.train.run import RunDirectory
 
 
@@ -243,24 +244,28 @@ class SurfaceOfRuns:
     on_roc: Sequence[RocPoint]
 
 
+COMPARED: Mapping[str, str] = {
+    "weak_filter": "filter",
+    **{name: "sgtm" for name, rule in RULES.items() if rule.effects == SGTM_EFFECTS},
+}
+"""Methods, by which of the two surfaces they are."""
+
+
 def surface_of(directories: Sequence[Path], roc: Path | None = None) -> SurfaceOfRuns:
     """The TPR x FPR surface of evaluated runs, an SGTM and a filter run at each point (appendix D)."""
     at: dict[tuple[float, float, int], dict[str, Losses]] = {}
     for directory in directories:
-        config = RunDirectory(directory).config()
-        data, method = config.data, {"none": "filter"}.get(config.routing.rule, "sgtm")
-        if (
-            not config.routing.rule.startswith(("sgtm", "none"))
-            or data.labels != "simulated"
-            or RunDirectory(directory).alterations()
-        ):
-            raise ValueError(f"{directory} is neither SGTM nor a filter on simulated labels; leave it out")
+        files = RunDirectory(directory)
+        data, results = files.config().data, read_results(files.results_file)
+        method = COMPARED.get(results.provenance.method)
+        if method is None or data.labels != "simulated" or files.alterations():
+            raise ValueError(f"{directory} is neither SGTM nor the weak filter on simulated labels; leave it out")
         # A ROC curve's rate is of all other documents, not only of those that are not labelled retain.
         rate = data.false_positive_rate * (1 - data.retain_share)
-        methods = at.setdefault((1 - data.undiscovered_share, rate, config.train.seed), {})
-        if method in methods or (method == "filter" and data.filter != "weak"):
-            raise ValueError(f"{directory} is a second {method} run at its point, or not the weak filter; leave it out")
-        methods[method] = losses_in(read_results(RunDirectory(directory).results_file))
+        methods = at.setdefault((1 - data.undiscovered_share, rate, results.provenance.seed), {})
+        if method in methods:
+            raise ValueError(f"{directory} is a second {method} run at its point; leave it out")
+        methods[method] = losses_in(results)
     if lonely := [point for point, methods in at.items() if len(methods) < 2]:
         raise ValueError(f"there are no two runs, SGTM and filter, at TPR {lonely[0][0]:g} and FPR {lonely[0][1]:g}")
     pairs = [_pair(recall, rate, of["sgtm"], of["filter"]) for (recall, rate, _), of in at.items()]

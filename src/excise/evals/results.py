@@ -13,6 +13,7 @@ from typing import Any
 
 from excise.evals.losses import SetLosses
 from excise.files import write_whole
+from excise.train.run import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Provenance:
 
     run: str
     """The name of its directory."""
+    method: str
+    """The rule or filter that it was trained by, or the method by which it unlearned."""
     step: int
     checkpoint_sha256: str
     """Of the checkpoint's manifest, which lists the digests of all its files."""
@@ -128,9 +131,14 @@ def read_results(path: Path) -> Results:
         raise ValueError(f"{path.parent} has not been evaluated yet; do that first: excise evaluate {path.parent}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        return Results(Provenance(**values["provenance"]), dict(values["measures"]))
+        return Results(Provenance(**_with_method(values["provenance"], path)), dict(values["measures"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read ({error}); delete it and evaluate the run again") from None
+
+
+def _with_method(provenance: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Older results do not say the method of the run that they lie in."""
+    return provenance if "method" in provenance else {**provenance, "method": RunDirectory(path.parent).method}
 
 
 def losses_in(results: Results) -> Losses:

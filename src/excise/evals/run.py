@@ -1,6 +1,5 @@
 """Measure a run: open it once, with its data, and take any of the measures of this package."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -75,9 +74,11 @@ class Subject:
 
     @property
     def provenance(self) -> Provenance:
-        digests = RunDirectory(self.directory).digests()
+        files = RunDirectory(self.directory)
+        digests = files.digests()
         return Provenance(
             run=self.directory.resolve().name,
+            method=files.method,
             step=self.done.step,
             checkpoint_sha256=sha256_of(find_checkpoint(self.directory, self.done.step) / MANIFEST),
             tokens=self.done.tokens,
@@ -169,19 +170,14 @@ class SeedSpreads:
 
 def seed_spreads(directories: Sequence[Path], step: int | None = None) -> list[SeedSpreads]:
     """Mean and deviation over seeds of the evaluated runs among these, for every configuration with several."""
-    groups: dict[tuple[RunConfig, str], dict[tuple[int, int], Path]] = {}
+    groups: dict[tuple[str, ...], dict[tuple[int, int], Path]] = {}
     for directory in directories:
-        file, config = results_file_of(directory, step), RunDirectory(directory).config()
+        file, files = results_file_of(directory, step), RunDirectory(directory)
+        config = files.config()
         if file.exists() and "losses" in read_results(file).measures:
-            of_seeds = groups.setdefault(_but_for_seeds(directory), {})
+            of_seeds = groups.setdefault(files.but_for_seeds, {})
             of_seeds.setdefault((config.train.seed, config.data.seed), directory)
     return [_spread(list(group.values()), step) for group in groups.values() if len(group) > 1]
-
-
-def _but_for_seeds(directory: Path) -> tuple[RunConfig, str]:
-    """What runs with several seeds have in common: their config, and what was done to them after training."""
-    files = RunDirectory(directory)
-    return override(files.config(), {"train.seed": 0, "data.seed": 0}), json.dumps(files.alterations())
 
 
 def _spread(directories: Sequence[Path], step: int | None) -> SeedSpreads:

@@ -2,6 +2,7 @@
 
     reproduction/runs/no_filter-stories-seed0-1a2b3c4d/   a run as `excise train` and `excise evaluate` leave it
     reproduction/figures/figure-3.json                    drawn from the runs' results.json, metrics.jsonl, config.json
+    reproduction/names.json                               where runs have other names than today's: what these are
 
 A run that several figures want is trained once. It is done when its results.json has all that is wanted of it, and is
 not opened again then, so that results travel without checkpoints. Processes that are given the same directory share
@@ -31,6 +32,7 @@ from excise.recipes.figures.beyond import MixedSources
 from excise.recipes.figures.measured import ALL_MEASURES
 from excise.recipes.figures.plan import Plan, Run, Shorten, choose, name_of, needs, needs_weights, plan
 from excise.recipes.figures.planned import Drawing, Figure, FinishedRun, Group, PlannedAttack, PlannedRun, Sources
+from excise.recipes.names import older_runs
 from excise.recipes.sharing import taken, work_through
 from excise.train.checkpoint import latest_checkpoint
 from excise.train.loop import Listener, train
@@ -112,15 +114,19 @@ class Workshop:
 
     def __init__(self, planned: Plan, folder: Path) -> None:
         self.plan, self.folder = planned, folder
+        self.older = older_runs(folder.parent)
         self.at = ""
         """The run that this process is at."""
 
     def directory(self, run: Run) -> Path:
-        return self.folder / run.name
+        return self._called(run.name)
 
     def trained(self, config: RunConfig) -> Path:
         """The directory of the run with this configuration and nothing done to it after training."""
-        return self.folder / name_of(PlannedRun(config=config))
+        return self._called(name_of(PlannedRun(config=config)))
+
+    def _called(self, name: str) -> Path:
+        return self.folder / self.older.get(name, name)
 
     def is_done(self, run: Run) -> bool:
         return not self.missing(run) and not self.missing_attacks(run)
@@ -224,7 +230,7 @@ class Workshop:
         for name in (name for name in self.plan.runs if name not in needed):
             with taken(locks / name) as mine:
                 if mine or name == self.at:
-                    shutil.rmtree(RunDirectory(self.folder / name).checkpoints, ignore_errors=True)
+                    shutil.rmtree(RunDirectory(self._called(name)).checkpoints, ignore_errors=True)
 
     def groups(self, figure: str) -> dict[str, Group]:
         """The finished runs of a figure by key, a run for each seed."""
@@ -236,7 +242,7 @@ class Workshop:
         trained = RunDirectory(self.trained(run.planned.config))
         results = read_results(files.results_file)
         unlearned = run.planned.unlearning is not None
-        return FinishedRun(run.name, files.config(), results, trained.metrics(), self.judged(run), unlearned)
+        return FinishedRun(files.path.name, files.config(), results, trained.metrics(), self.judged(run), unlearned)
 
 
 def attacks_in(directory: Path) -> list[dict[str, Any]]:

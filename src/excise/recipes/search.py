@@ -23,17 +23,20 @@ from typing import Any
 
 from excise.config import override
 from excise.evals.figure import Scale
+from excise.evals.losses import NotFinite
 from excise.evals.results import write_json
+from excise.identity import SEEDS, SOURCE, digest
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.beyond import MixedSources, origin_of
 from excise.recipes.figures.bilingual_runs import parameters_of
 from excise.recipes.figures.plan import ALWAYS, Plan, Run, Shorten, choose, name_of, plan
 from excise.recipes.figures.planned import Figure, PlannedRun, Sources
+from excise.recipes.names import older_names
 from excise.recipes.reproduce import Workshop, located
 from excise.recipes.sharing import taken, work_through
 from excise.train.loop import Listener
 from excise.train.run import RunConfig, RunDirectory
-from excise.train.schedule import Budget
+from excise.train.step import Diverged
 
 logger = logging.getLogger(__name__)
 
@@ -49,22 +52,17 @@ ALIKE = 0.005
 At the higher of two such rates one seed in three fell behind once (no filter on biology)."""
 RATES = "rates.json"
 VALIDATION = "validation"
-DIVERGED = ("try a lower train.learning_rate", "are not finite")
-"""What training and evaluation say when a loss is no number any more."""
-SHARED = {
-    "train.seed": 0,
-    "data.seed": 0,
-    "train.learning_rate": 1.0,
-    "train.budget": Budget(),
-    "routing.forget_weight": 1.0,
-    **{f"data.{name}": 0.0 for name in ("undiscovered_share", "false_positive_rate", "retain_share")},
-    "data.adjacent_retain_share": 0.0,
-    "model.n_layers": 64,
-    "model.d_model": 1024,
-    "model.n_heads": 64,
-    "model.d_mlp": 4096,
+MAY_DIFFER = {
+    *SEEDS,
+    "train.learning_rate",
+    "train.budget.unit",
+    "train.budget.amount",
+    "routing.forget_weight",
+    *(f"data.{name}" for name in ("undiscovered_share", "false_positive_rate", "retain_share")),
+    "data.adjacent_retain_share",
+    *(f"model.{name}" for name in ("n_layers", "d_model", "n_heads", "d_mlp")),
 }
-"""In what runs of one method may differ."""
+"""Fields in which runs that share a rate may differ."""
 PERFECT: Mapping[str, Any] = {"data.filter": "weak"}
 """A perfect filter is a weak one that nothing escapes."""
 
@@ -91,13 +89,19 @@ class RateSearch:
     rates: tuple[float, ...]
     """The grid."""
     methods: dict[str, MethodSearch]
-    """By `method_name`."""
+    """By `rate_key`."""
 
 
-def method_name(config: RunConfig) -> str:
-    """The name of the run, but for what runs of one method may differ in."""
+def rate_key(config: RunConfig) -> str:
+    """What a search calls all runs that share the rate of this one: a method, a source and a digest of the other fields."""
     filtered = PERFECT if config.data.filter == "perfect" else {}
-    return name_of(PlannedRun(config=override(origin_of(config), {**SHARED, **filtered})))
+    one = override(origin_of(config), filtered)
+    return f"{one.method}-{Path(one.data.source).name}-{digest(one, but={*MAY_DIFFER, SOURCE})}"
+
+
+def _but_for_source(key: str) -> str:
+    """The digest in a key."""
+    return key.rpartition("-")[2]
 
 
 def search_rates(
@@ -193,7 +197,7 @@ def methods_of(
     shorten: Shorten,
     figures: Mapping[str, Figure],
 ) -> dict[str, tuple[str, PlannedRun]]:
-    """By name, the first run of each method with its largest model, and what can be measured of it alone; one that unlearns
+    """By key, the first run of each method with its largest model, and what can be measured of it alone; one that unlearns
     after training is no method of training."""
     names = choose(names, figures)
     planned = located(plan(names, scale, sources, seeds=1, shorten=shorten, figures=figures), mixed.locate)
@@ -204,9 +208,9 @@ def methods_of(
             if run.unlearning is None:
                 measures = (*(ALWAYS if run.against else run.measures), VALIDATION)
                 alone = replace(run, measures=measures, against=None, attacks=())
-                known = found.setdefault(method_name(run.config), (f"{figure}: {key}", alone))[1]
+                known = found.setdefault(rate_key(run.config), (f"{figure}: {key}", alone))[1]
                 if parameters_of(run.config.model) > parameters_of(known.config.model):
-                    found[method_name(run.config)] = f"{figure}: {key}", alone
+                    found[rate_key(run.config)] = f"{figure}: {key}", alone
     return found
 
 
@@ -220,9 +224,7 @@ def validation_loss(planned: PlannedRun, folder: Path, listeners: Sequence[Liste
     try:
         if not work.is_done(run):
             work.do(run, listeners)
-    except ValueError as error:
-        if not any(words in str(error) for words in DIVERGED):
-            raise
+    except (Diverged, NotFinite):
         return None
     if not had_some:
         rmtree(checkpoints, ignore_errors=True)  # none where the run was done before and has lost them
@@ -289,19 +291,45 @@ def read_search(file: Path, scale: Scale) -> RateSearch:
         ) from None
     if search.scale != scale:
         raise ValueError(f"{file} is a search at the scale {search.scale}; give one at the scale {scale}")
-    return search
+    return replace(search, methods=_by_todays_keys(search.methods, file))
 
 
-def at_searched_rates(file: Path, scale: Scale) -> Shorten:
-    """Runs at the rates of a search, where it has one for their method."""
+def _by_todays_keys(methods: Mapping[str, MethodSearch], file: Path) -> dict[str, MethodSearch]:
+    older = older_names(file.parent).methods
+    for key, before in older.items():
+        if not {key, before} & methods.keys():
+            raise ValueError(
+                f"{file} has no rates for {before}, which names.json beside it calls {key}; take that line out"
+            )
+    today = {before: key for key, before in older.items()}
+    return {today.get(key, key): of for key, of in methods.items()}
+
+
+def at_searched_rates(
+    file: Path,
+    scale: Scale,
+    sources: Sources | None = None,
+    *,
+    shorten: Shorten = lambda config: config,
+    figures: Mapping[str, Figure] = FIGURES,
+) -> Shorten:
+    """Runs at the rates of a search, where it has one for their method; all that it has must be of runs of some figure."""
     search = read_search(file, scale)
+    # A search may have been on more sources than are given here.
+    planned = set(map(_but_for_source, methods_of(["all"], scale, sources, MixedSources(Path()), shorten, figures)))
+    for key, method in search.methods.items():
+        if _but_for_source(key) not in planned:
+            raise ValueError(
+                f"{file} has a rate for {key} ({method.run}), of which no figure has a run at the scale {scale}; take it out, "
+                "or search again (rates older than their keys need the names.json that lay beside them)"
+            )
     chosen = {name: method.chosen for name, method in search.methods.items()}
     for name, rate in chosen.items():
         if rate is None:
             raise ValueError(f"the search in {file} has not tried all rates for {name}; let it go on: --search")
 
     def at_its_rate(config: RunConfig) -> RunConfig:
-        rate = chosen.get(method_name(config))
+        rate = chosen.get(rate_key(config))
         return override(config, {"train.learning_rate": rate}) if rate else config
 
     return at_its_rate

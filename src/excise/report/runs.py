@@ -1,14 +1,13 @@
 """Any evaluated runs as a figure of their own: losses with intervals, trade-off curves, attacks, all else that was measured of
 them as tables, configurations, samples."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from excise.config import override, to_dict
+from excise.config import to_dict
 from excise.evals.figure import LEARNED, Estimate, FigureResults, Panel, Plot, Point, RunLine, Series, Table
 from excise.evals.losses import STAGES, SetLosses
 from excise.evals.results import Losses, Results, losses_in, read_results
@@ -34,7 +33,6 @@ class EvaluatedRun:
     """What the files of a run say."""
 
     name: str
-    method: str
     config: RunConfig
     records: Sequence[Mapping[str, Any]]
     """Of metrics.jsonl."""
@@ -42,14 +40,26 @@ class EvaluatedRun:
     losses: Losses
     altered: Mapping[str, Any]
     """How it was made of another run, by ablation or unlearning; empty where it was trained."""
+    but_for_seeds: tuple[str, ...]
+    """What runs that differ in their seeds alone have in common."""
+
+    @property
+    def method(self) -> str:
+        return self.results.provenance.method
 
 
 def read_run(directory: Path) -> EvaluatedRun:
     files = RunDirectory(directory)
     config, results = files.config(), read_results(files.results_file)
-    altered = files.alterations()
-    method = altered["unlearning"]["method"] if "unlearning" in altered else config.method
-    return EvaluatedRun(results.provenance.run, method, config, files.metrics(), results, losses_in(results), altered)
+    return EvaluatedRun(
+        name=results.provenance.run,
+        config=config,
+        records=files.metrics(),
+        results=results,
+        losses=losses_in(results),
+        altered=files.alterations(),
+        but_for_seeds=files.but_for_seeds,
+    )
 
 
 def runs_figure(directories: Sequence[Path]) -> FigureResults:
@@ -136,10 +146,9 @@ def _losses_table(runs: Sequence[EvaluatedRun]) -> Table:
 
 def _over_seeds(runs: Sequence[EvaluatedRun]) -> list[Panel]:
     """Mean and standard deviation over runs that differ only in their seeds."""
-    groups: dict[str, list[EvaluatedRun]] = {}
+    groups: dict[tuple[str, ...], list[EvaluatedRun]] = {}
     for run in runs:
-        config = override(run.config, {"train.seed": 0, "data.seed": 0})
-        groups.setdefault(json.dumps([to_dict(config), run.altered]), []).append(run)
+        groups.setdefault(run.but_for_seeds, []).append(run)
     rows = [
         [", ".join(run.name for run in group), name, *(_mean(group, name, stage) for stage in STAGES)]
         for group in groups.values()

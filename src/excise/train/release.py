@@ -5,6 +5,7 @@ was removed, its file is simply not there, and neither is any optimizer state.
 """
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -97,6 +98,8 @@ def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = 
     target.mkdir(parents=True, exist_ok=True)
     noted = ablations(source) | dict.fromkeys(domains, how)
     write_whole(ablation_file(target), (json.dumps(noted, indent=2) + "\n").encode())
+    if RunDirectory(source).unlearning_file.exists():
+        shutil.copyfile(RunDirectory(source).unlearning_file, files.unlearning_file)
     save_checkpoint(checkpoint, model, None, done)
     files.trained_on(RunDirectory(source).digests())
     files.note_same_tokens(RunDirectory(source), but=removed_modules(target))

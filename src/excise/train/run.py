@@ -1,6 +1,6 @@
 """A run: its whole configuration, and the directory it lives in.
 
-config.json            resolved; unknown and missing keys are refused on loading
+config.json            resolved; unknown keys are refused on loading, and one that an older version left out reads as what it did
 tokens.json            where modules have token vectors: of which tokens, by domain
 data.json              digests of the data and the tokenizer that it is trained on
 metrics.jsonl          a line per logged step
@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from excise import config as configs
 from excise.data.dataset import DataConfig
 from excise.data.loader import BatchConfig
 from excise.files import write_whole
+from excise.identity import SEEDS, differences, digest, read_on
 from excise.model.gpt import GPT, GPTConfig
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
@@ -160,9 +162,13 @@ class RunDirectory:
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.results_file = path / "results.json"
+        self.unlearning_file = path / "unlearning.json"
 
     def open_for(self, run: RunConfig) -> None:
-        """Create the directory, or check that it belongs to this very configuration."""
+        """Create the directory, or check that it belongs to this configuration.
+
+        Where a run goes on with other options that decide no outcome, config.json stays as it was begun.
+        """
         self.check(run)
         if not self.begun:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -176,19 +182,30 @@ class RunDirectory:
         return any(self.checkpoints.glob("*")) or bool(self.metrics())
 
     def check(self, run: RunConfig) -> None:
-        """Refuse a directory that belongs to something else."""
+        """Refuse a directory that belongs to a run with another outcome."""
         if self.config_file.exists():
-            there = self.config()
-            if there != run and self.begun:
-                raise ValueError(
-                    f"{self.path} belongs to another configuration "
-                    f"({_differences(configs.to_dict(there), configs.to_dict(run))}); choose another directory"
-                )
+            other = differences(self.config(), run)
+            if other and self.begun:
+                told = ", ".join(f"{path} is {there} there and {here} here" for path, (there, here) in other.items())
+                raise ValueError(f"{self.path} belongs to another configuration ({told}); choose another directory")
         elif self.path.exists() and any(self.path.iterdir()):
             raise ValueError(f"{self.path} is not empty and holds no run; choose another directory")
 
     def config(self) -> RunConfig:
-        return configs.load(RunConfig, self.config_file)
+        return configs.load(RunConfig, self.config_file, partial(read_on, RunConfig))
+
+    @property
+    def method(self) -> str:
+        """What the run unlearned by, or else was trained by; ablation does not change it."""
+        unlearning = self.alterations().get("unlearning")
+        return str(unlearning["method"]) if unlearning else self.config().method
+
+    @property
+    def but_for_seeds(self) -> tuple[str, str, str]:
+        """What it has in common with runs that differ from it in their seeds alone: its config, the folder of its data, which
+        no digest vouches for here, and what was done to it after training."""
+        config = self.config()
+        return digest(config, but=SEEDS), config.data.source, json.dumps(self.alterations())
 
     def alterations(self) -> dict[str, Any]:
         """How the run was made of another, by ablation or unlearning; nothing where it was trained."""
@@ -246,13 +263,3 @@ class RunDirectory:
     def log(self, record: dict[str, Any]) -> None:
         with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-
-
-def _differences(mine: dict[str, Any], theirs: dict[str, Any], where: str = "") -> str:
-    found = []
-    for name, value in mine.items():
-        if isinstance(value, dict):
-            found.append(_differences(value, theirs[name], f"{where}{name}."))
-        elif value != theirs[name]:
-            found.append(f"{where}{name} is {value} there and {theirs[name]} here")
-    return ", ".join(text for text in found if text)

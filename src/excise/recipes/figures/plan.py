@@ -1,27 +1,18 @@
 """Which runs figures need: equal ones once, with all that is wanted of them, in the order in which they can be done."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from excise.config import override, to_dict
+from excise.config import override
 from excise.evals.figure import Scale
+from excise.identity import digest
 from excise.labels import nearest
 from excise.recipes.figures import FIGURES
 from excise.recipes.figures.measured import ALL_MEASURES
 from excise.recipes.figures.planned import Figure, PlannedAttack, PlannedRun, Sources
 from excise.train.run import RunConfig
 
-NOT_OUTCOME = {
-    "train.evaluations": 0,
-    "train.keep_checkpoints": False,
-    "train.checkpoint_every": 0,
-    "train.log_every": 1,
-    "train.compile": "auto",
-}
-"""Options that do not change what a run learns, rounding aside."""
 ALWAYS = ("losses", "first_loss")
 """Measures of every run."""
 
@@ -110,7 +101,7 @@ def _others(run: PlannedRun, configs: Sequence[RunConfig | None]) -> list[Planne
 
 def merge(one: PlannedRun, other: PlannedRun) -> PlannedRun:
     """A run that has all that two figures want of it."""
-    if None not in (one.against, other.against) and one.against != other.against:
+    if one.against and other.against and digest(one.against) != digest(other.against):
         raise ValueError(f"two figures compare {name_of(one)} with different runs; let them agree on one")
     train = one.config.train, other.config.train
     kept = [config.checkpoint_every for config in train if config.keep_checkpoints]
@@ -132,14 +123,9 @@ def merge(one: PlannedRun, other: PlannedRun) -> PlannedRun:
 
 def name_of(run: PlannedRun) -> str:
     """A name to read, and a digest of all that decides the outcome; where the data lies does not."""
-    config, data = run.config, run.config.data
-    source = Path(data.source).name
-    decisive = to_dict(override(config, {**NOT_OUTCOME, "data.source": source}))
-    unlearning = run.unlearning and to_dict(run.unlearning)
-    digest = hashlib.sha256(json.dumps([decisive, unlearning], sort_keys=True).encode()).hexdigest()[:8]
-    method = run.unlearning.method if run.unlearning else config.method
+    data, seed = run.config.data, run.config.train.seed
     share = f"-u{data.undiscovered_share:g}" if data.undiscovered_share else ""
-    return f"{method}-{source}{share}-seed{config.train.seed}-{digest}"
+    return f"{run.method}-{Path(data.source).name}{share}-seed{seed}-{digest(run.config, run.unlearning)}"
 
 
 def _of_seed(run: PlannedRun, seed: int, shorten: Shorten) -> PlannedRun:
@@ -162,9 +148,10 @@ def _of_seed(run: PlannedRun, seed: int, shorten: Shorten) -> PlannedRun:
 def _in_order(runs: Sequence[Run]) -> Iterator[Run]:
     """Runs that several figures need first, but none before those that it needs itself."""
     left = sorted(runs, key=lambda run: -len(run.figures))
+    needed = {run.name: {name_of(one) for one in needs(run.planned)} for run in runs}
     done: set[str] = set()
     while left:
-        ready = [run for run in left if {name_of(one) for one in needs(run.planned)} <= done]
+        ready = [run for run in left if needed[run.name] <= done]
         if not ready:
             raise ValueError(
                 f"{left[0].name} is compared with a run that is compared with it; let one of them go first"

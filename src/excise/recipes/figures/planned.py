@@ -59,6 +59,11 @@ class PlannedRun:
     prompts: tuple[str, ...] = ()
     """For `samples`."""
 
+    @property
+    def method(self) -> str:
+        """As `Provenance.method` once the run is done."""
+        return self.unlearning.method if self.unlearning else self.config.method
+
 
 @dataclass(frozen=True)
 class FinishedRun:

@@ -1,0 +1,154 @@
+"""Which runs are one and the same: what a configuration says of the outcome, and how older configurations read on.
+
+A run is named by the fields that differ from their defaults, so that a new option at its default renames none. A default is
+here what runs did before they could say it: the one of today's class, unless `BEFORE` has a line.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from excise.config import to_dict
+
+
+@dataclass(frozen=True)
+class Was:
+    """A field with another default today than what runs did that do not name it."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A field that is no more, and with which values a configuration means the same without it."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A field that has another path today."""
+
+    to: str
+
+
+BEFORE: Mapping[str, Was | Removed | Renamed] = {}
+"""What has become of the fields of `RunConfig`, by path, and of `UnlearningConfig`, after `unlearning.`. Lines stay for ever:
+
+    "data.labels": Was("simulated"),           its default is another today
+    "data.n_test_documents": Was(0),           it is new, and runs before did not do as its default does
+    "train.paper_faithful": Removed((False,)), no run can have it any more
+    "train.clip_norm": Renamed("train.clip"),  and names of runs go on to hold the path it had first
+"""
+NO_OUTCOME = frozenset(
+    f"train.{name}"
+    for name in ("evaluations", "keep_checkpoints", "checkpoint_every", "log_every", "compile", "device")
+)
+"""Fields that do not change what a run learns, rounding aside."""
+SOURCE = "data.source"
+"""Of which the last part of the path counts: where data lie is no matter, and a digest says whether they are the same."""
+SEEDS = frozenset({"train.seed", "data.seed"})
+
+
+def digest(config: Any, unlearning: Any = None, but: Collection[str] = ()) -> str:
+    """Eight hexadecimal digits for all that decides the outcome of a run, some fields left out."""
+    text = json.dumps(identity(config, unlearning, but), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def identity(config: Any, unlearning: Any = None, but: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of a run that decide its outcome and differ from their defaults, by path, some left out."""
+    named = _differing(config)
+    if unlearning is not None:
+        named |= {"unlearning": True, **_differing(unlearning, "unlearning.")}
+    return {path: value for path, value in named.items() if path not in but}
+
+
+def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+    """The fields in which two configs of one class ask for different outcomes, with both values."""
+    a, b = (_outcome(to_dict(config)) for config in (one, other))
+    return {path: (a[path], b[path]) for path in a if a[path] != b[path]}
+
+
+def defaults(kind: type[Any], where: str = "") -> dict[str, Any]:
+    """What runs did that do not say so, in all that decides their outcome, by path."""
+    return _outcome(_unsaid(kind, where), where)
+
+
+def read_on(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values of a config, of this version or an older one, with the fields of today."""
+    today: dict[str, Any] = json.loads(json.dumps(values))
+    for path, change in BEFORE.items():
+        section, name = _place(today, path)
+        if name not in section or isinstance(change, Was):
+            continue
+        value = section.pop(name)
+        if isinstance(change, Renamed):
+            new_section, new_name = _place(today, change.to)
+            new_section.setdefault(new_name, value)
+        elif value not in change.values:
+            raise ValueError(
+                f"option {path}={value!r} is no more, and only runs with {' or '.join(map(repr, change.values))} read on; "
+                "use the version of excise that this run was made with"
+            )
+    _fill(today, _unsaid(kind))
+    return today
+
+
+def _differing(config: Any, where: str = "") -> dict[str, Any]:
+    unsaid = defaults(type(config), where)
+    return {path: value for path, value in _outcome(to_dict(config), where).items() if value != unsaid[path]}
+
+
+def _outcome(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The fields that decide an outcome, by the paths that they had first."""
+    first = {change.to: path for path, change in reversed([*BEFORE.items()]) if isinstance(change, Renamed)}
+    return {first.get(path, path): value for path, value in _flat(values, where).items() if path not in NO_OUTCOME}
+
+
+def _flat(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{where}{name}"
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{path}.")
+        else:
+            flat[path] = Path(value).name if path == SOURCE else _number(value)
+    return flat
+
+
+def _number(value: Any) -> Any:
+    """A whole number as one, though its field takes others too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _unsaid(kind: type[Any], where: str = "") -> dict[str, Any]:
+    """The plain values of a config of which nothing was said."""
+    values = to_dict(kind())
+    for path, change in BEFORE.items():
+        if isinstance(change, Was) and path.startswith(where):
+            section, name = _place(values, path.removeprefix(where))
+            if name in section:
+                section[name] = json.loads(json.dumps(change.value))
+    return values
+
+
+def _place(values: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """The section that a path leads to, an empty one where it leads nowhere, and the last word of the path."""
+    *sections, name = path.split(".")
+    for section in sections:
+        inner = values.get(section)
+        values = inner if isinstance(inner, dict) else {}
+    return values, name
+
+
+def _fill(values: dict[str, Any], unsaid: Mapping[str, Any]) -> None:
+    """Add the fields that are missing in sections that are there; a section that is missing is no older version's."""
+    for name, default in unsaid.items():
+        if not isinstance(default, Mapping):
+            values.setdefault(name, default)
+        elif isinstance(values.get(name), dict):
+            _fill(values[name], default)

@@ -1,18 +1,56 @@
-"""Files that are whole or not there, and their digests."""
+"""Files and folders that are whole or not there, also after a loss of power, and their digests."""
 
+import errno
 import hashlib
 import os
+import shutil
 from pathlib import Path
+
+PART = ".part"
+"""Ends the name of a file that is being written."""
+FOLDERS_UNKNOWN = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that appears, or changes, only when all of it is on the disk."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = path.with_name(path.name + PART)
+    temporary.write_bytes(content)
+    flush(temporary)
+    move(temporary, path)
+
+
+def flush(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some file systems over a network keep folders by themselves and refuse to be asked
+        if error.errno not in FOLDERS_UNKNOWN or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename within a folder what is on the disk, and wait until its new name is."""
+    os.replace(source, target)
+    flush(target.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder where there is none, with those that it is in, and wait until it is on the disk."""
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    flush(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder, of which no part is ever found under its name."""
+    hidden = path.with_name(f".{path.name}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    move(path, hidden)
+    shutil.rmtree(hidden)
 
 
 def sha256_of(path: Path) -> str:

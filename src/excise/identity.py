@@ -45,7 +45,10 @@ BEFORE: Mapping[str, Was | Removed | Renamed] = {}
 """
 NO_OUTCOME = frozenset(
     f"train.{name}"
-    for name in ("evaluations", "keep_checkpoints", "checkpoint_every", "log_every", "compile", "device")
+    for name in (
+        *("evaluations", "log_every", "keep_checkpoints", "checkpoint_every", "checkpoint_minutes"),
+        *("compile", "device"),
+    )
 )
 """Fields that do not change what a run learns, rounding aside."""
 SOURCE = "data.source"

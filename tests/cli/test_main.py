@@ -13,6 +13,7 @@ import torch
 from excise.bench import BenchConfig, BenchResults, Timing
 from excise.cli.arguments import uncoloured
 from excise.cli.main import COMMANDS, main
+from tests.train.test_checkpoint import reseal
 
 TINY = [
     "--data.n-stories",
@@ -209,6 +210,7 @@ def test_a_device_that_is_not_there_is_one_sentence_and_a_run_made_there_loads_h
     config = json.loads((copy / "config.json").read_text())
     config["train"]["device"] = "cuda"
     (copy / "config.json").write_text(json.dumps(config))
+    reseal(copy)
     assert main(["sample", str(copy), "--prompt", "Un día", "--tokens", "2"]) == 0
 
 

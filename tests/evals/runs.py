@@ -21,7 +21,7 @@ from excise.train.checkpoint import save_checkpoint
 from excise.train.loop import train
 from excise.train.release import find_checkpoint, load_run
 from excise.train.run import RunConfig, RunDirectory
-from tests.train.test_checkpoint import small_run
+from tests.train.test_checkpoint import reseal, small_run
 
 GENERAL = ("culture", "geography", "history")
 PLAIN = {"routing.rule": "none"}
@@ -70,6 +70,7 @@ def copy_of(run: Path, to: Path, config: Mapping[str, Any] | None = None, number
     shutil.copytree(run, to)
     files = RunDirectory(to)
     configs.save(override(files.config(), config or {}), files.config_file)
+    reseal(to)
     results = results_of(to)
     results["provenance"]["method"] = files.method
     for path, value in (numbers or {}).items():
@@ -102,4 +103,4 @@ def diverge(run: Path) -> None:
     model, done = load_run(run)
     with torch.no_grad():
         model.blocks[0].mlp.up.bias["retain"][0] = torch.nan
-    save_checkpoint(find_checkpoint(run), model, None, done)
+    save_checkpoint(find_checkpoint(run), model, None, done, RunDirectory(run).sealed())

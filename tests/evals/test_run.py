@@ -17,6 +17,7 @@ from excise.files import sha256_of
 from excise.labels import FIRST_DOMAIN_ID, RETAIN_ID
 from excise.model.gpt import n_parameters
 from excise.train.checkpoint import save_checkpoint
+from excise.train.run import RunDirectory
 from tests.evals.runs import GENERAL, copy_of, evaluated, results_of, tiny_run, train_run
 
 
@@ -103,7 +104,7 @@ def test_measures_of_the_same_checkpoint_are_kept_and_those_of_another_dropped(r
     assert results_of(copy)["measures"] == {**results_of(run)["measures"], "of_text": []}
     with torch.no_grad():
         subject.model.norm.bias["retain"] += 1
-    save_checkpoint(copy / "checkpoints" / "step-4", subject.model, None, subject.done)
+    save_checkpoint(copy / "checkpoints" / "step-4", subject.model, None, subject.done, RunDirectory(copy).sealed())
     add_measures(subject.results_file, subject.provenance, {"again": []})
     assert set(results_of(copy)["measures"]) == {"again"}
     assert results_of(copy)["provenance"] != results_of(run)["provenance"]

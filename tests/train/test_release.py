@@ -12,7 +12,7 @@ from excise.train.checkpoint import Done, checkpoint_at, save_checkpoint
 from excise.train.release import load_run, release, removed_modules
 from excise.train.run import DataDigests, RunDirectory, build_model
 from tests.small import routing_for, small_model
-from tests.train.test_checkpoint import small_run
+from tests.train.test_checkpoint import reseal, small_run
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def bilingual(tmp_path_factory):
     run = small_run(**{"routing.domains": ("spanish", "french")})
     files.open_for(run)
     files.trained_on(DataDigests("data", "tokenizer"))
-    save_checkpoint(checkpoint_at(files.checkpoints, 9), build_model(run), None, Done(9, 100, 1.0))
+    save_checkpoint(checkpoint_at(files.checkpoints, 9), build_model(run), None, Done(9, 100, 1.0), files.sealed())
     return files.path
 
 
@@ -61,7 +61,7 @@ def test_a_release_cut_short_is_no_run(bilingual, tmp_path, monkeypatch):
     monkeypatch.setattr("excise.train.release.save_checkpoint", pull_the_plug)
     with pytest.raises(OSError, match="no power"):
         release(bilingual, tmp_path / "one", ["spanish"])
-    with pytest.raises(ValueError, match=r"there is no config\.json"):
+    with pytest.raises(ValueError, match=r"one has no checkpoint yet; it was cut short; delete it and make it again"):
         load_run(tmp_path / "one")
 
 
@@ -80,6 +80,7 @@ def test_a_run_from_a_machine_with_a_gpu_loads_without_one(bilingual, tmp_path, 
     values = json.loads(file.read_text())
     values["train"]["device"] = "cuda"
     file.write_text(json.dumps(values))
+    reseal(tmp_path / "copy")
     model, _ = load_run(tmp_path / "copy")
     assert next(model.parameters()).device.type == "cpu"
 

@@ -5,7 +5,6 @@ There is no dropout and no weight decay, so that nothing moves a parameter but t
 
 import copy
 import math
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
@@ -25,6 +24,7 @@ from excise.baselines.token_reset import reset_tokens
 from excise.data.dataset import true_sets, with_true_labels
 from excise.data.own_tokens import own_tokens
 from excise.data.packing import Batch, Corpus, collate, truncate
+from excise.files import make_folder, write_whole
 from excise.labels import nearest
 from excise.train.checkpoint import checkpoint_at, save_checkpoint
 from excise.train.release import ablation_file, load_run
@@ -124,16 +124,16 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
     else:
         sets = true_sets(run.data, run.routing.domains, domains)
         unlearned = unlearn(model, *sets, config, run.batch.context, listener)
-    target.mkdir(parents=True, exist_ok=True)
+    make_folder(target)
     if ablation_file(source).exists():
-        shutil.copyfile(ablation_file(source), ablation_file(target))
+        write_whole(ablation_file(target), ablation_file(source).read_bytes())
     files = RunDirectory(target)
     configs.save(config, files.unlearning_file)
-    checkpoint = checkpoint_at(files.checkpoints, done.step)
-    save_checkpoint(checkpoint, unlearned, None, done)
     files.trained_on(digests)
     files.note_same_tokens(RunDirectory(source))
-    configs.save(run, files.config_file)  # last, since without it there is no run
+    configs.save(run, files.config_file)
+    checkpoint = checkpoint_at(files.checkpoints, done.step)
+    save_checkpoint(checkpoint, unlearned, None, done, files.sealed())  # last, since without it there is no run
     return checkpoint
 
 

@@ -1,15 +1,19 @@
-"""Checkpoints in parts: a file per part for parameters and one for their optimizer state, a manifest written last.
+"""Checkpoints in parts: a file per part for parameters and one for their optimizer state, in RUN/checkpoints/step-N.
 
     retain.safetensors  joint.safetensors  forget-<domain>.safetensors
     optimizer-retain.safetensors  ...
-    manifest.json       how far the run has come, and the SHA-256 of every file
+    manifest.json       how far the run has come, and the SHA-256 of every file above
+    seal.json           written last: the SHA-256 of the manifest and of the run's config.json, tokens.json and so on
 
 The safe model is the folder without a module's files: `without` loads it so, and never reads them.
 Everything else that a model has must be there, and nothing more.
+
+A folder has its name only once all of it is on the disk, and an earlier one is deleted only then.
 """
 
+import hashlib
 import json
-import os
+import logging
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -22,11 +26,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from excise.config import from_dict
-from excise.files import sha256_of
+from excise.files import flush, make_folder, move, remove_folder, sha256_of, write_whole
 from excise.labels import forget_part, part_of
+from excise.train.run import RunDirectory
 
-MANIFEST = "manifest.json"
+logger = logging.getLogger(__name__)
+
+MANIFEST, SEAL = "manifest.json", "seal.json"
 OPTIMIZER = "optimizer-"
+N_KEPT = 2
+"""Checkpoints that a run keeps unless told to keep all: should the latest be damaged, there is the one before."""
+
+
+ANEW = "bring it back from a copy, or train the run again in another directory"
+
+
+class DamagedError(ValueError):
+    """A checkpoint that is not as it was written."""
 
 
 @dataclass(frozen=True)
@@ -55,29 +71,72 @@ def optimizer_file_name(part: str) -> str:
     return OPTIMIZER + file_name(part)
 
 
-def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, done: Done) -> None:
-    """Write a checkpoint; the folder appears only when it is complete."""
+def save_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, done: Done, sealed: Mapping[str, str]
+) -> None:
+    """Write a checkpoint, sealed with files of its run; the folder appears only when all of it is on the disk."""
+    make_folder(folder.parent)
+    for left_over in folder.parent.glob(".step-*"):
+        shutil.rmtree(left_over)
     partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial.mkdir()
     for part, tensors in _by_part(model).items():
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial / file_name(part))
         if optimizer is not None:
             save_file(_optimizer_tensors(tensors, optimizer), partial / optimizer_file_name(part))
     files = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
-    manifest = json.dumps({"done": asdict(done), "files": files}, indent=2)
-    (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(partial, folder)
+    for name in files:
+        flush(partial / name)
+    write_whole(partial / MANIFEST, _json({"done": asdict(done), "files": files}))
+    seal(partial, sealed)
+    if folder.exists():
+        remove_folder(folder)
+    move(partial, folder)
+
+
+def seal(folder: Path, sealed: Mapping[str, str]) -> None:
+    """Note in a checkpoint the SHA-256 of its manifest and of files of its run, and one over them all."""
+    files = {MANIFEST: sha256_of(folder / MANIFEST), **sealed}
+    write_whole(folder / SEAL, _json({"files": files, "sha256": _digest(files)}))
+
+
+def check_seal(folder: Path) -> None:
+    """Refuse a checkpoint whose manifest, or whose run's config and the like, are not those that it was saved with."""
+    run, files = RunDirectory(folder.parents[1]), _read_seal(folder)
+    if not (folder / MANIFEST).exists():
+        raise DamagedError(f"checkpoint {folder} is damaged: its {MANIFEST} is missing")
+    if files.pop(MANIFEST) != sha256_of(folder / MANIFEST):
+        raise DamagedError(f"checkpoint {folder} is damaged: its {MANIFEST} is not as it was written")
+    there = run.sealed()
+    for name in (name for name in {**files, **there} if files.get(name) != there.get(name)):
+        was = "missing" if name not in there else "altered" if name in files else "new"
+        raise ValueError(f"{run.path / name} is {was} since {folder.name} was saved; bring it back to what it was then")
+
+
+def _read_seal(folder: Path) -> dict[str, str]:
+    try:
+        noted = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        files: dict[str, str] = noted["files"]
+        if noted["sha256"] == _digest(files):
+            return files
+    except FileNotFoundError:
+        raise DamagedError(
+            f"checkpoint {folder} has no {SEAL}: it is damaged, or of an earlier Excise, whose checkpoints do not load "
+            "(config and results do)"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise DamagedError(f"checkpoint {folder} is damaged: its {SEAL} is not as it was written")
 
 
 def load_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, without: Sequence[str] = ()
 ) -> Done:
-    """Fill a model, and an optimizer where one is given; damage is an error.
+    """Fill a model, and an optimizer where one is given; damage is an error, and nothing is filled then.
 
     Files of the domains in `without` are neither needed nor read; the model must have been built without them.
     """
+    check_seal(folder)
     manifest = read_manifest(folder)
     parameters, parts = dict(model.named_parameters()), _by_part(model)
     values: dict[str, Tensor] = {}
@@ -98,14 +157,36 @@ def load_checkpoint(
     return manifest.done
 
 
+def resume(checkpoints: Path, model: nn.Module, optimizer: torch.optim.Optimizer, n_steps: int) -> Done | None:
+    """Fill a model, and its optimizer unless the run is done, from the latest checkpoint that is whole; None before the
+    first. Those that are damaged are named and set aside."""
+    damaged: dict[Path, DamagedError] = {}
+    for folder in sorted(_checkpoints(checkpoints), key=_step, reverse=True):
+        try:
+            done = load_checkpoint(folder, model, optimizer if _step(folder) < n_steps else None)
+        except DamagedError as error:
+            damaged[folder] = error
+            continue
+        for other, why in damaged.items():
+            aside = _set_aside(other)
+            logger.warning("%s; it is kept as %s, and the run goes on from step %d", why, aside.name, done.step)
+        return done
+    for latest in damaged.values():
+        raise DamagedError(f"{latest}; no other is whole, so {ANEW}")
+    return None
+
+
+def _set_aside(folder: Path) -> Path:
+    aside = folder.with_name(f"{folder.name}.damaged")
+    if aside.exists():
+        remove_folder(aside)
+    move(folder, aside)
+    return aside
+
+
 def read_manifest(folder: Path) -> Manifest:
-    try:
-        fields = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return Manifest(from_dict(Done, fields["done"]), dict(fields["files"].items()))
-    except FileNotFoundError:
-        raise ValueError(f"checkpoint {folder} has no {MANIFEST}, so it is incomplete or none") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"checkpoint {folder} is damaged: its {MANIFEST} cannot be read") from None
+    fields = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return Manifest(from_dict(Done, fields["done"]), fields["files"])
 
 
 def checkpoint_at(checkpoints: Path, step: int) -> Path:
@@ -122,9 +203,9 @@ def saved_steps(checkpoints: Path) -> list[int]:
 
 
 def drop_earlier(checkpoints: Path) -> None:
-    """Delete all checkpoints but the latest."""
-    for path in sorted(_checkpoints(checkpoints), key=_step)[:-1]:
-        shutil.rmtree(path)
+    """Delete all checkpoints but the latest and the one before."""
+    for step in saved_steps(checkpoints)[:-N_KEPT]:
+        remove_folder(checkpoint_at(checkpoints, step))
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -140,14 +221,22 @@ def _read(folder: Path, name: str, manifest: Manifest) -> dict[str, Tensor]:
     if name not in manifest.files:
         raise ValueError(f"checkpoint {folder} is incomplete: its {MANIFEST} lists no {name}")
     if not path.exists():
-        raise ValueError(f"checkpoint {path.parent} is damaged: {path.name}, which its manifest lists, is missing")
+        raise DamagedError(f"checkpoint {path.parent} is damaged: {path.name}, which its manifest lists, is missing")
     if sha256_of(path) != manifest.files[name]:
-        raise ValueError(f"checkpoint {path.parent} is damaged: {path.name} is not the file that its manifest lists")
+        raise DamagedError(f"checkpoint {path.parent} is damaged: {path.name} is not the file that its manifest lists")
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"checkpoint {path.parent} is damaged: {path.name}: {error}") from None
+        raise DamagedError(f"checkpoint {path.parent} is damaged: {path.name}: {error}") from None
     return tensors
+
+
+def _json(values: Mapping[str, object]) -> bytes:
+    return (json.dumps(values, indent=2) + "\n").encode()
+
+
+def _digest(files: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def _check(folder: Path, values: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> None:

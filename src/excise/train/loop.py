@@ -18,19 +18,12 @@ from excise.config import override
 from excise.data.dataset import Data
 from excise.data.loader import Loader
 from excise.data.own_tokens import own_tokens
+from excise.files import flush
 from excise.labels import JOINT, RETAIN, part_of
 from excise.model.gpt import GPT, compile_blocks
 from excise.routing.kernels import HAS_KERNELS
 from excise.routing.precision import HalfStream
-from excise.train.checkpoint import (
-    Done,
-    checkpoint_at,
-    drop_earlier,
-    latest_checkpoint,
-    load_checkpoint,
-    read_manifest,
-    save_checkpoint,
-)
+from excise.train.checkpoint import Done, checkpoint_at, drop_earlier, resume, save_checkpoint
 from excise.train.recorded import passes_for
 from excise.train.run import DataDigests, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
@@ -148,14 +141,14 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
         files.trained_on(DataDigests(data.sha256, data.tokenizer.sha256))
         if run.routing.forget_tokens and run.routing.modules:
             files.note_tokens(own)
+        sealed = files.sealed()
     model = build_model(run, own).to(device)
     optimizer = build_optimizer(model, config)
     done = Done(step=0, tokens=0, seconds=0.0)
     if files:
-        if checkpoint := latest_checkpoint(files.checkpoints):
-            finished = read_manifest(checkpoint).done.step >= n_steps
-            done = load_checkpoint(checkpoint, model, None if finished else optimizer)
-            logger.info("%s step %d of %d", "already at" if finished else "resumed from", done.step, n_steps)
+        if found := resume(files.checkpoints, model, optimizer, n_steps):
+            done = found
+            logger.info("%s step %d of %d", "resumed from" if done.step < n_steps else "already at", done.step, n_steps)
         files.keep_metrics_until(done.step)
     if done.step < n_steps:
         tell_start(run, data, own, device, n_steps)
@@ -167,7 +160,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
             compile_blocks(model)
         passes = passes_for(passes, config.compile, (run.batch.rows_per_micro_batch, run.batch.context))
 
-    steps = range(done.step, n_steps)
+    steps, saved_at = range(done.step, n_steps), time.monotonic()
     with interrupts_deferred() as interrupted:
         for step, batches in zip(steps, loader.steps(steps, device), strict=True):
             rate = learning_rate(
@@ -182,10 +175,11 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
                 group["lr"] = rate * group["relative_rate"]
             loss = accumulate_passes(passes, batches, zero_instead=config.paper_faithful_optimizer)
             logs = due(step + 1, config.log_every, n_steps) or is_evaluation(step + 1, n_steps, config.evaluations)
-            saves = due(step + 1, config.checkpoint_every, n_steps)
             norms = clip_by_part(model, config.clip_norm or math.inf) if config.clip_norm or logs else {}
             optimizer.step()
             tokens += loss.n_predicted
+
+            saves = due(step + 1, config.checkpoint_every, n_steps) or overdue(saved_at, config.checkpoint_minutes)
             if device.type == "cuda" and (logs or saves or interrupted()):
                 torch.cuda.synchronize()  # or the time would be that of telling it what to do
             done = Done(step=step + 1, tokens=tokens, seconds=round(time.perf_counter() - start, 3))
@@ -209,7 +203,9 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
             if stop or saves:
                 check_weights(model, done.step)
             if files and (stop or saves):
-                save_checkpoint(checkpoint_at(files.checkpoints, done.step), model, optimizer, done)
+                flush(files.metrics_file)
+                save_checkpoint(checkpoint_at(files.checkpoints, done.step), model, optimizer, done, sealed)
+                saved_at = time.monotonic()
                 if not config.keep_checkpoints:
                     drop_earlier(files.checkpoints)
             if stop:
@@ -302,6 +298,11 @@ def interrupts_deferred() -> Iterator[Callable[[], bool]]:
 def due(step: int, every: int, n_steps: int) -> bool:
     """Whether something that happens every so often, and at the end, happens after this step."""
     return step == n_steps or (every > 0 and step % every == 0)
+
+
+def overdue(since: float, minutes: float) -> bool:
+    """Whether so many minutes have passed; never where they are none."""
+    return minutes > 0 and time.monotonic() - since >= 60 * minutes
 
 
 def check_vocabulary(run: RunConfig, data: Data) -> None:

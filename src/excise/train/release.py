@@ -5,18 +5,20 @@ was removed, its file is simply not there, and neither is any optimizer state.
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from excise import config as configs
-from excise.files import write_whole
+from excise.files import make_folder, write_whole
 from excise.labels import nearest
 from excise.model.ablation import Ablation, ablate
 from excise.model.gpt import GPT
 from excise.train.checkpoint import (
+    ANEW,
+    DamagedError,
     Done,
+    check_seal,
     checkpoint_at,
     latest_checkpoint,
     load_checkpoint,
@@ -28,12 +30,21 @@ from excise.train.run import OwnTokens, RunConfig, RunDirectory, build_model
 
 
 def load_run(directory: Path, without: Sequence[str] = (), step: int | None = None) -> tuple[GPT, Done]:
-    """The model of a run at a step, the latest where none is given, without some modules, and how far it was trained."""
+    """The model of a run at a step, the latest where none is given, without some modules, and how far it was trained.
+
+    Damage is an error: only training goes on from an earlier checkpoint by itself, since it comes back to this one.
+    """
     run = RunDirectory(directory).config()
     checkpoint = find_checkpoint(directory, step)
-    removed = (*removed_modules(directory), *without)
-    model = build_without(run, removed, RunDirectory(directory).own_tokens())
-    done = load_checkpoint(checkpoint, model, without=removed)
+    try:
+        check_seal(checkpoint)  # before a file that it covers is used
+        removed = (*removed_modules(directory), *without)
+        model = build_without(run, removed, RunDirectory(directory).own_tokens())
+        done = load_checkpoint(checkpoint, model, without=removed)
+    except DamagedError as error:
+        earlier = saved_steps(checkpoint.parent)[:-1] if step is None else []
+        mend = f"the command that trained the run goes on from step {earlier[-1]} and mends it" if earlier else ANEW
+        raise DamagedError(f"{error}; {mend}") from None
     device = run.train.device if has_device(run.train.device) else "auto"
     return model.to(pick_device(device)), done
 
@@ -43,7 +54,9 @@ def find_checkpoint(directory: Path, step: int | None = None) -> Path:
     checkpoints = RunDirectory(directory).checkpoints
     latest = latest_checkpoint(checkpoints)
     if latest is None:
-        raise ValueError(f"{directory} has no checkpoint yet; train it first")
+        cut_short = RunDirectory(directory).alterations()
+        remedy = "it was cut short; delete it and make it again" if cut_short else "train it first"
+        raise ValueError(f"{directory} has no checkpoint yet; {remedy}")
     if step is None:
         return latest
     if not checkpoint_at(checkpoints, step).is_dir():
@@ -94,14 +107,14 @@ def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = 
         for domain in domains:
             model = ablate(model, domain, how)
     files = RunDirectory(target)
-    checkpoint = checkpoint_at(files.checkpoints, done.step)
-    target.mkdir(parents=True, exist_ok=True)
+    make_folder(target)
     noted = ablations(source) | dict.fromkeys(domains, how)
     write_whole(ablation_file(target), (json.dumps(noted, indent=2) + "\n").encode())
     if RunDirectory(source).unlearning_file.exists():
-        shutil.copyfile(RunDirectory(source).unlearning_file, files.unlearning_file)
-    save_checkpoint(checkpoint, model, None, done)
+        write_whole(files.unlearning_file, RunDirectory(source).unlearning_file.read_bytes())
     files.trained_on(RunDirectory(source).digests())
     files.note_same_tokens(RunDirectory(source), but=removed_modules(target))
-    configs.save(RunDirectory(source).config(), files.config_file)  # last, since without it there is no run
+    configs.save(RunDirectory(source).config(), files.config_file)
+    checkpoint = checkpoint_at(files.checkpoints, done.step)
+    save_checkpoint(checkpoint, model, None, done, files.sealed())  # last, since without it there is no run
     return checkpoint

@@ -4,7 +4,7 @@ config.json            resolved; unknown keys are refused on loading, and one th
 tokens.json            where modules have token vectors: of which tokens, by domain
 data.json              digests of the data and the tokenizer that it is trained on
 metrics.jsonl          a line per logged step
-checkpoints/step-N/    parameters and optimizer state by part, a manifest written last
+checkpoints/step-N/    parameters and optimizer state by part, and a seal over them and the files of SEALED
 ablation.json          in a release: what became of its modules
 unlearning.json        in a run that has unlearned: how
 results.json           written last of all
@@ -22,7 +22,7 @@ from typing import Any, Literal
 from excise import config as configs
 from excise.data.dataset import DataConfig
 from excise.data.loader import BatchConfig
-from excise.files import write_whole
+from excise.files import PART, make_folder, sha256_of, write_whole
 from excise.identity import SEEDS, differences, digest, read_on
 from excise.model.gpt import GPT, GPTConfig
 from excise.routing.partition import partition
@@ -33,6 +33,8 @@ Precision = Literal["auto", "float32", "bfloat16", "bfloat16_stream"]
 DECAY_STEPS = 0.2
 OwnTokens = Mapping[str, Sequence[int]]
 """By domain the tokens that its module has vectors for."""
+SEALED = ("config.json", "data.json", "tokens.json", "tokenizer.json", "ablation.json", "unlearning.json")
+"""Files of a run that stay as they are from its first checkpoint on, where it has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,22 +75,17 @@ class TrainConfig:
     """How often losses before and after ablation are followed during training, at equal intervals."""
     checkpoint_every: int = 1000
     """Steps between checkpoints, beside those at the end and on Ctrl-C; 0 means only these."""
+    checkpoint_minutes: float = 10.0
+    """Minutes after which a checkpoint is written as well; 0 means only those of `checkpoint_every`."""
     keep_checkpoints: bool = False
-    """Whether earlier checkpoints are kept beside the latest."""
+    """Whether all checkpoints are kept, not only the latest two."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "module_rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name}={getattr(self, name):g} must be a number above 0")
-        for name in (
-            "warmup_steps",
-            "decay_steps",
-            "evaluations",
-            "checkpoint_every",
-            "seed",
-            "clip_norm",
-            "weight_decay",
-        ):
+        from_zero = ("warmup_steps", "decay_steps", "evaluations", "checkpoint_every", "checkpoint_minutes", "seed")
+        for name in (*from_zero, "clip_norm", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be a number from 0 up")
         for name in ("warmup_steps", "decay_steps"):
@@ -171,15 +168,15 @@ class RunDirectory:
         """
         self.check(run)
         if not self.begun:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for left_over in (self.data_file, self.tokens_file):
-                left_over.unlink(missing_ok=True)
+            make_folder(self.path)
+            for left_over in SEALED:
+                (self.path / left_over).unlink(missing_ok=True)
             configs.save(run, self.config_file)
 
     @property
     def begun(self) -> bool:
         """Whether there is anything to go on from or to look at; a run that failed before has left neither."""
-        return any(self.checkpoints.glob("*")) or bool(self.metrics())
+        return any(self.checkpoints.glob("*")) or any(self._lines())
 
     def check(self, run: RunConfig) -> None:
         """Refuse a directory that belongs to a run with another outcome."""
@@ -188,7 +185,7 @@ class RunDirectory:
             if other and self.begun:
                 told = ", ".join(f"{path} is {there} there and {here} here" for path, (there, here) in other.items())
                 raise ValueError(f"{self.path} belongs to another configuration ({told}); choose another directory")
-        elif self.path.exists() and any(self.path.iterdir()):
+        elif self.path.exists() and any(file.suffix != PART for file in self.path.iterdir()):
             raise ValueError(f"{self.path} is not empty and holds no run; choose another directory")
 
     def config(self) -> RunConfig:
@@ -206,6 +203,10 @@ class RunDirectory:
         no digest vouches for here, and what was done to it after training."""
         config = self.config()
         return digest(config, but=SEEDS), config.data.source, json.dumps(self.alterations())
+
+    def sealed(self) -> dict[str, str]:
+        """SHA-256 of the files that stay as they are from the first checkpoint on, by name."""
+        return {name: sha256_of(self.path / name) for name in SEALED if (self.path / name).exists()}
 
     def alterations(self) -> dict[str, Any]:
         """How the run was made of another, by ablation or unlearning; nothing where it was trained."""
@@ -244,21 +245,32 @@ class RunDirectory:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of all logged steps; a last line that was cut off is none."""
-        if not self.metrics_file.exists():
-            return []
-        lines, records = self.metrics_file.read_text(encoding="utf-8").splitlines(), []
-        for number, line in enumerate(lines, start=1):
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                if number < len(lines):
-                    raise ValueError(f"{self.metrics_file}:{number} is damaged: {error}") from None
-        return records
+        lines = self._lines()
+        return self._whole(lines if all(lines[-1:]) else lines[:-1])
 
     def keep_metrics_until(self, step: int) -> None:
-        """Drop what a run that was interrupted wrote after the checkpoint it resumes from."""
-        kept = [record for record in self.metrics() if record["step"] <= step]
-        write_whole(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept).encode())
+        """Drop what a run that was interrupted wrote after the checkpoint it resumes from, of which any line may be torn."""
+        lines = self._lines()
+        n_kept = max((number for number, record in enumerate(lines, 1) if record and record["step"] <= step), default=0)
+        kept = "".join(json.dumps(record) + "\n" for record in self._whole(lines[:n_kept]))
+        write_whole(self.metrics_file, kept.encode())
+
+    def _lines(self) -> list[dict[str, Any] | None]:
+        """The record of each line, None where it is damaged."""
+        if not self.metrics_file.exists():
+            return []
+        records: list[dict[str, Any] | None] = []
+        for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                records.append(None)
+        return records
+
+    def _whole(self, lines: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+        if None in lines:
+            raise ValueError(f"{self.metrics_file}:{lines.index(None) + 1} is damaged; bring the file back from a copy")
+        return [record for record in lines if record is not None]
 
     def log(self, record: dict[str, Any]) -> None:
         with self.metrics_file.open("a", encoding="utf-8") as file:

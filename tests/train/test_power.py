@@ -354,8 +354,9 @@ def test_training_goes_on_with_nothing_that_was_edited(data, tmp_path, name):
     (file,) = (tmp_path / "run").rglob(name)
     values = json.loads(file.read_text())
     file.write_text(json.dumps(edited(values, leaves(values)[-1])))
-    with pytest.raises(ValueError, match=r"another configuration|other data|altered|damaged"):
-        train(RUN, data, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run").config()  # as it may be edited, or its directory is refused
+    with pytest.raises(ValueError, match=r"begun with other data" if name == "data.json" else name):
+        train(run, data, tmp_path / "run")
 
 
 def test_an_edit_while_a_run_trains_is_noticed(data, tmp_path):
@@ -381,8 +382,14 @@ def tear(file):
     file.write_bytes(file.read_bytes()[:20])
 
 
+def make_unreadable(file):
+    file.unlink()
+    file.mkdir()
+
+
 DAMAGES = {
-    "joint.safetensors, which its manifest lists, is missing": ("joint.safetensors", take),
+    "its joint.safetensors is missing": ("joint.safetensors", take),
+    "its retain.safetensors cannot be read (Is a directory)": ("retain.safetensors", make_unreadable),
     "optimizer-retain.safetensors is not the file that its manifest lists": ("optimizer-retain.safetensors", alter),
     "its manifest.json is not as it was written": ("manifest.json", tear),
     "its manifest.json is missing": ("manifest.json", take),
@@ -425,7 +432,7 @@ def test_where_no_checkpoint_is_whole_nothing_begins_anew(interrupted, data):
         (checkpoint_at(interrupted / "checkpoints", step) / "joint.safetensors").unlink()
     before = {path: path.stat().st_mtime_ns for path in interrupted.rglob("*.*") if path.name != "tokens.json"}
     with pytest.raises(
-        ValueError, match=r"step-6 is damaged.*no other is whole, so bring it back from a copy, or train"
+        ValueError, match=r"step-6 is damaged.*no other is whole, so bring it back from a copy, or make"
     ):
         train(RUN, data, interrupted)
     assert before == {path: path.stat().st_mtime_ns for path in before}
@@ -434,9 +441,9 @@ def test_where_no_checkpoint_is_whole_nothing_begins_anew(interrupted, data):
 def test_a_checkpoint_from_before_is_refused_in_one_sentence(interrupted, data):
     for step in (3, 6):
         (checkpoint_at(interrupted / "checkpoints", step) / "seal.json").unlink()
-    for use in (lambda: load_run(interrupted, step=6), lambda: train(RUN, data, interrupted)):
+    for use in (lambda: load_run(interrupted), lambda: train(RUN, data, interrupted)):
         with pytest.raises(
-            ValueError, match=r"has no seal\.json: .* an earlier Excise, .* train the run again"
+            ValueError, match=r"has no seal\.json: .* an earlier Excise, .* make the run again"
         ) as error:
             use()
         assert "\n" not in str(error.value)

@@ -31,6 +31,7 @@ from tests.train.test_checkpoint import small_run
         ("warmup_steps", -1),
         ("warmup_steps", 2.5),
         ("checkpoint_every", -1),
+        ("checkpoint_minutes", math.nan),
         ("log_every", 0),
         ("seed", -1),
         ("device", "foo"),
@@ -68,6 +69,15 @@ def test_a_precision_left_to_the_machine_is_settled_when_the_run_begins(tmp_path
     assert resolve(run, files) == files.config(), "resumed on another machine, it stays what it was"
     assert resolve(run, None).train.precision == "float32"
     assert resolve(override(run, {"train.precision": "float32"}), files).train.precision == "float32"
+
+
+@pytest.mark.parametrize("content", ["[1", "[1]", '{"spanish": ["x"]}', '{"spanish": 1}'])
+def test_tokens_that_are_none_are_named(tmp_path, content):
+    files = RunDirectory(tmp_path)
+    files.open_for(small_run(**{"routing.forget_tokens": 0.7}))
+    files.tokens_file.write_text(content)
+    with pytest.raises(ValueError, match=r"tokens\.json does not say which tokens the modules have"):
+        files.own_tokens()
 
 
 def test_metrics_survive_a_line_cut_off(tmp_path):

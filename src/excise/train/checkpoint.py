@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -36,9 +35,8 @@ MANIFEST, SEAL = "manifest.json", "seal.json"
 OPTIMIZER = "optimizer-"
 N_KEPT = 2
 """Checkpoints that a run keeps unless told to keep all: should the latest be damaged, there is the one before."""
-
-
-ANEW = "bring it back from a copy, or train the run again in another directory"
+ANEW = "bring it back from a copy, or make the run again in another directory"
+"""What is left to do where no checkpoint is whole."""
 
 
 class DamagedError(ValueError):
@@ -103,9 +101,7 @@ def seal(folder: Path, sealed: Mapping[str, str]) -> None:
 def check_seal(folder: Path) -> None:
     """Refuse a checkpoint whose manifest, or whose run's config and the like, are not those that it was saved with."""
     run, files = RunDirectory(folder.parents[1]), _read_seal(folder)
-    if not (folder / MANIFEST).exists():
-        raise DamagedError(f"checkpoint {folder} is damaged: its {MANIFEST} is missing")
-    if files.pop(MANIFEST) != sha256_of(folder / MANIFEST):
+    if files.pop(MANIFEST) != _sha256_of(folder, MANIFEST):
         raise DamagedError(f"checkpoint {folder} is damaged: its {MANIFEST} is not as it was written")
     there = run.sealed()
     for name in (name for name in {**files, **there} if files.get(name) != there.get(name)):
@@ -217,18 +213,20 @@ def _step(checkpoint: Path) -> int:
 
 
 def _read(folder: Path, name: str, manifest: Manifest) -> dict[str, Tensor]:
-    path = folder / name
     if name not in manifest.files:
         raise ValueError(f"checkpoint {folder} is incomplete: its {MANIFEST} lists no {name}")
-    if not path.exists():
-        raise DamagedError(f"checkpoint {path.parent} is damaged: {path.name}, which its manifest lists, is missing")
-    if sha256_of(path) != manifest.files[name]:
-        raise DamagedError(f"checkpoint {path.parent} is damaged: {path.name} is not the file that its manifest lists")
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except SafetensorError as error:
-        raise DamagedError(f"checkpoint {path.parent} is damaged: {path.name}: {error}") from None
+    if _sha256_of(folder, name) != manifest.files[name]:
+        raise DamagedError(f"checkpoint {folder} is damaged: {name} is not the file that its manifest lists")
+    tensors: dict[str, Tensor] = load_file(folder / name)
     return tensors
+
+
+def _sha256_of(folder: Path, name: str) -> str:
+    try:
+        return sha256_of(folder / name)
+    except OSError as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise DamagedError(f"checkpoint {folder} is damaged: its {name} {what}") from None
 
 
 def _json(values: Mapping[str, object]) -> bytes:

@@ -16,6 +16,7 @@ from excise.model.ablation import Ablation, ablate
 from excise.model.gpt import GPT
 from excise.train.checkpoint import (
     ANEW,
+    SEAL,
     DamagedError,
     Done,
     check_seal,
@@ -42,7 +43,8 @@ def load_run(directory: Path, without: Sequence[str] = (), step: int | None = No
         model = build_without(run, removed, RunDirectory(directory).own_tokens())
         done = load_checkpoint(checkpoint, model, without=removed)
     except DamagedError as error:
-        earlier = saved_steps(checkpoint.parent)[:-1] if step is None else []
+        steps = [] if step is not None else saved_steps(checkpoint.parent)[:-1]
+        earlier = [step for step in steps if (checkpoint_at(checkpoint.parent, step) / SEAL).exists()]
         mend = f"the command that trained the run goes on from step {earlier[-1]} and mends it" if earlier else ANEW
         raise DamagedError(f"{error}; {mend}") from None
     device = run.train.device if has_device(run.train.device) else "auto"

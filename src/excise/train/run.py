@@ -229,10 +229,10 @@ class RunDirectory:
         if not (routing.forget_tokens and routing.modules):
             return {}
         try:
-            noted: dict[str, list[int]] = json.loads(self.tokens_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            noted = json.loads(self.tokens_file.read_text(encoding="utf-8"))
+            return {domain: list(configs.parse(tuple[int, ...], of, domain)) for domain, of in noted.items()}
+        except (OSError, ValueError, AttributeError) as error:
             raise ValueError(f"{self.tokens_file} does not say which tokens the modules have ({error})") from None
-        return noted
 
     def note_tokens(self, tokens: OwnTokens) -> None:
         """Note the tokens that modules have vectors for."""

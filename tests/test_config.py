@@ -44,6 +44,7 @@ def test_layers_survive_json_as_names_and_as_numbers():
         ({"routing.domains": ("Español",)}, "must be lower-case letters"),
         ({"routing.domains": ("retain",)}, "cannot be called 'retain'"),
         ({"routing.domains": ("a", "a")}, "domains must differ"),
+        ({"routing.domains": tuple(f"d{i}" for i in range(127))}, "127 domains are more than a model can have"),
         ({"routing.embeddings": "retain", "routing.rule": "sgtm_joint_embeddings"}, "has joint embeddings"),
         ({"data.undiscovered_share": 1.5}, "is a share, from 0 to 1"),
     ],

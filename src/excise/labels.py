@@ -18,6 +18,8 @@ GROUPS = ("adjacent", "general")
 UNLABELED_ID = 0
 RETAIN_ID = 1
 FIRST_DOMAIN_ID = 2
+N_DOMAINS = 126
+"""At most: labels are numbered in 8 bits with a sign."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -43,6 +45,8 @@ def check_domains(domains: Sequence[str]) -> None:
             raise ValueError(f"a domain cannot be called {domain!r}, which is a label, part or set of its own")
     if len(set(domains)) != len(domains):
         raise ValueError(f"domains must differ, got {', '.join(domains)}")
+    if len(domains) > N_DOMAINS:
+        raise ValueError(f"{len(domains)} domains are more than a model can have; name at most {N_DOMAINS}")
 
 
 def label_names(domains: Sequence[str]) -> tuple[str, ...]:

@@ -306,3 +306,49 @@ def test_packing_leaves_little_empty():
     for context in (512, 1024):
         assert empty_shares(random_lengths, context)[0] < 0.02
         assert empty_shares(alike, context)[0] < 0.02
+
+
+def test_labels_beyond_256_in_a_shard_stay_what_they_are(tmp_path):
+    names = [*(f"label-{i}" for i in range(300)), "spanish"]
+    rows = ({"text": "a b", "category": "any", "label": name, "spans": [[0, 1, name]]} for name in names)
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepare(str(tmp_path / "texts.jsonl"), tmp_path / "data", PrepareConfig(test_share=0))
+    split = load_prepared(tmp_path / "data").splits["train"]
+    assert [split.labels.names[i] for i in split.labels.index] == names
+    assert {split.token_labels.names[i] for i in split.token_labels.index} == set(names)
+
+
+def strings_and_numbers(value, path=()):
+    """Where each value of a JSON document stands, and the value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [pair for key, one in inner for pair in strings_and_numbers(one, (*path, key))] or [(path, value)]
+
+
+def test_every_edited_value_of_a_manifest_is_noticed(data, tmp_path):
+    text = (data / "manifest.json").read_text()
+    for path, value in values_in(json.loads(text)):
+        edited = inner = json.loads(text)
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = f"{value}x" if isinstance(value, str) else 1 if isinstance(value, dict | list) else value + 1
+        (tmp_path / "manifest.json").write_text(json.dumps(edited))
+        with pytest.raises(ValueError, match=r"manifest\.json is damaged .*; prepare the data again"):
+            read_manifest(tmp_path)
+
+
+def values_in(json_value, path=()):
+    """Where each value of a JSON document stands, and the value."""
+    inner = json_value.items() if isinstance(json_value, dict) else enumerate(json_value)
+    for key, value in inner:
+        if isinstance(value, dict | list) and value:
+            yield from values_in(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def test_data_prepared_before_manifests_had_digests_are_to_be_prepared_again(data, tmp_path):
+    values = json.loads((data / "manifest.json").read_text())
+    del values["sha256"]
+    (tmp_path / "manifest.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"no digest of itself.*; prepare the data again"):
+        read_manifest(tmp_path)

@@ -1,6 +1,6 @@
 """Prepared data on disk: token shards that are mapped into memory, and a manifest that is written last.
 
-    manifest.json                  counts, source, tokenizer, the SHA-256 of every file below
+    manifest.json                  counts, source, tokenizer, the SHA-256 of every file below, and of all this
     tokenizer.json                 the tokenizer
     train-00000.tokens.npy         tokens end to end, 16 or 32 bits each
     train-00000.documents.npy      per document its length, category and label
@@ -9,6 +9,7 @@
 While a folder is being prepared, each finished share of the source has its part of the manifest in a file of its own.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from excise.labels import UNLABELED
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
 LABELS_ARE_CATEGORIES = "has no categories: its labels stand for them, in evaluation too"
-INDEX = np.dtype([("length", "<u4"), ("category", "<u4"), ("label", "u1")])
+INDEX = np.dtype([("length", "<u4"), ("category", "<u4"), ("label", "<u4")])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +103,32 @@ def write_shard(folder: Path, name: str, split: str, data: Tokenised, text_bytes
 FINISHED = ".share.json"
 
 
+def sealed(values: Mapping[str, Any]) -> bytes:
+    """Values as JSON, closed by a digest of them."""
+    return (json.dumps({**values, "sha256": _digest(values)}, indent=1) + "\n").encode()
+
+
+def unsealed(content: bytes) -> dict[str, Any]:
+    """The values in what `sealed` made; anything else, or one of them edited, is a ValueError."""
+    values = json.loads(content)
+    if not isinstance(values, dict) or "sha256" not in values:
+        raise ValueError("it has no digest of itself, as an earlier excise wrote it")
+    if values.pop("sha256") != _digest(values):
+        raise ValueError("its digest of itself is another")
+    return values
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
 def write_finished(folder: Path, finished: Finished) -> None:
     """Written after the shards of a share, and so a sign that they are whole.
 
     Nobody waits for the disk: after a loss of power whatever is not as it should be is found, and done again.
     """
     temporary = folder / f"{finished.share}.part"
-    temporary.write_bytes(json.dumps(asdict(finished)).encode())
+    temporary.write_bytes(sealed(asdict(finished)))
     os.replace(temporary, folder / (finished.share + FINISHED))
 
 
@@ -118,7 +138,7 @@ def read_finished(folder: Path, share: str) -> Finished | None:
     if not file.exists():
         return None
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = unsealed(file.read_bytes())
         shards = tuple(map(_shard, values["shards"]))
         for shard in shards:
             verify(folder, shard)
@@ -134,7 +154,7 @@ def _shard(values: Mapping[str, Any]) -> Shard:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """The last file of all; those that it gathers are then of no use."""
-    write_whole(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
+    write_whole(folder / MANIFEST, sealed(asdict(manifest)))
     for file in folder.glob("*" + FINISHED):
         file.unlink()
 
@@ -145,7 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
         source, out = (folder, "data") if is_source else ("SOURCE", folder)
         raise ValueError(f"{folder} holds no prepared data; make it with: excise prepare {source} --out {out}")
     try:
-        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        values = unsealed((folder / MANIFEST).read_bytes())
         shards = tuple(map(_shard, values.pop("shards")))
         return Manifest(**values | {"shards": shards, "first_bad_rows": tuple(values["first_bad_rows"])})
     except (ValueError, KeyError, TypeError) as error:

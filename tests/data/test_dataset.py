@@ -93,6 +93,33 @@ def test_given_labels_are_read_from_jsonl(tmp_path):
     assert label_counts(prepared(tmp_path, train).train) == [1, 1, 1]
 
 
+CATEGORIES = [document("english")] * 4 + [document("spanish")] * 3
+OWN = [*CATEGORIES, document("english", "retain"), document("spanish", "spanish")]
+WITHIN = [*CATEGORIES, document("english") | {"spans": [[0, 1, "spanish"]]}]
+
+
+@pytest.mark.parametrize(
+    ("train", "labels", "told"),
+    [
+        (CATEGORIES, "auto", "labels simulated from the categories: 3 unlabeled, 1 retain, 3 spanish"),
+        (OWN, "auto", "labels of the documents themselves: 7 unlabeled, 1 retain, 1 spanish"),
+        (OWN, "simulated", "labels simulated from the categories: 4 unlabeled, 1 retain, 4 spanish"),
+        (WITHIN, "auto", "labels of the documents themselves: 8 unlabeled, 0 retain, 0 spanish, and others within"),
+    ],
+)
+def test_labels_of_the_documents_count_where_there_are_any_and_the_data_say_so(tmp_path, train, labels, told):
+    data = prepared(tmp_path, train, labels=labels)
+    assert data.told.startswith(told)
+    n_of_each = list(data.n_labelled.values())
+    assert label_counts(data.train) == n_of_each
+    assert label_counts(load_data(everything(DataConfig(source=str(tmp_path / "data"))), DOMAINS).train)[0] == 0
+
+
+def test_what_a_filter_leaves_out_is_told_beside_the_labels(tmp_path):
+    told = prepared(tmp_path, OWN, filter="weak").told
+    assert told.endswith("7 unlabeled, 1 retain, 1 spanish; 1 of all not trained on")
+
+
 def test_spans_give_their_tokens_a_label_of_their_own(tmp_path):
     text = "Maria went home. El gato duerme. Then she slept."
     spans = [[text.index("El"), text.index(" Then"), "spanish"]]

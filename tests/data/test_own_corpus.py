@@ -1,12 +1,11 @@
 """A corpus of one's own, with categories or without: from texts to a run that is measured, and nothing silent on the way."""
 
 import json
-import logging
 
 import pytest
 
 from excise.cli.main import main
-from excise.data.dataset import DataConfig, load_data, true_sets
+from excise.data.dataset import DataConfig, load_data
 from excise.data.documents import Fields
 from excise.data.labelling import LabelConfig, label_corpus
 from excise.data.prepare import PrepareConfig, prepare
@@ -17,7 +16,6 @@ from tests.data.test_classifier import write_articles, write_rows
 WITHOUT = SourceConfig(fields=Fields(category=""))
 TINY = "--model.d-model 16 --model.d-mlp 32 --routing.forget-units 8 --train.budget.unit steps --train.budget.amount 2"
 STAND = "no categories: its labels stand for them, in evaluation too"
-IGNORED = "has labels of its own; training with simulated ones (--data.labels given uses them)"
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +44,12 @@ def test_texts_without_categories_become_a_run_that_is_measured(texts, tmp_path,
     options = ["--labels", "labels", "--test-share", "0.3", "--processes", "1"]
     assert main(["prepare", str(source), *options, *no_category, "--out", "data"]) == 0
     assert capsys.readouterr().err == f"data has {STAND}\n"
-    use = ["--data.source", "data", "--data.labels", "given", "--routing.domains", "biology"]
+    use = ["--data.source", "data", "--routing.domains", "biology"]
     assert main(["train", "demo", "--directory", "run", *use, *TINY.split()]) == 0
     said = capsys.readouterr().err
     assert said.count(STAND) == 1
-    assert IGNORED not in said
+    assert "labels of the documents themselves: " in said
+    assert "data.undiscovered_share=0.1 changes nothing for this run, as these labels are the documents' own" in said
     assert main(["evaluate", "run"]) == 0
     losses = json.loads((tmp_path / "run" / "results.json").read_text())["measures"]["losses"]["sets"]
     assert {"retain", "biology"} == set(losses)
@@ -73,25 +72,6 @@ def test_categories_that_the_source_has_stay_the_truth(texts, tmp_path):
 def test_documents_are_held_out_by_labels_that_stand_for_categories(texts, tmp_path):
     test = prepared(texts, tmp_path / "data", test_per_category=12)["test"]
     assert test.categories.counts() == {"biology": 12, "retain": 12, "unlabeled": 12}
-
-
-def test_labels_that_training_does_not_use_are_mentioned(texts, tmp_path, caplog):
-    prepared(texts, tmp_path / "data")
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        load_data(DataConfig(source=str(tmp_path / "data"), labels="given"), ("biology",))
-        true_sets(DataConfig(source=str(tmp_path / "data")), ("biology",), ("biology",))
-        assert IGNORED not in caplog.text
-        for _ in range(2):
-            load_data(DataConfig(source=str(tmp_path / "data")), ("biology",))
-    assert caplog.text.count(f"{tmp_path / 'data'} {IGNORED}") == 1
-
-
-def test_data_that_have_no_labels_say_nothing_of_them(tmp_path, caplog):
-    prepare(str(write_articles(tmp_path / "texts.jsonl", 400, 1)), tmp_path / "data", PrepareConfig(test_share=0.5))
-    with caplog.at_level(logging.WARNING):
-        load_data(DataConfig(source=str(tmp_path / "data")), ("biology",))
-    assert not caplog.text
 
 
 def test_texts_without_categories_and_labels_say_how_to_get_some(texts, tmp_path):

@@ -31,6 +31,11 @@ def parse(kind: Callable[..., T], args: Sequence[str], command: str, default: An
         raise ValueError(f"{said} (excise {command} --help lists the options)") from None
 
 
+def asked(args: Sequence[str]) -> set[str]:
+    """The options that a command line names, as they are called in a config."""
+    return {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in args if word.startswith("--")}
+
+
 def known_options(kind: Callable[..., object], options: dict[str, Any]) -> list[str]:
     """The options that the help of a command speaks of."""
     text = io.StringIO()

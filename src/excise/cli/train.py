@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from excise.cli.arguments import parse
+from excise.cli.arguments import asked, parse
 from excise.labels import nearest
 from excise.train.run import RunConfig
 
@@ -41,6 +41,7 @@ def main(args: Sequence[str]) -> int:
     from excise.cli.progress import ProgressBar
     from excise.data.dataset import load_data
     from excise.evals.tradeoff import Tradeoff
+    from excise.train.idle import check_options
     from excise.train.loop import resolve, train
     from excise.train.run import RunDirectory
 
@@ -48,6 +49,7 @@ def main(args: Sequence[str]) -> int:
     run = resolve(arguments.run, files)
     files.check(run)
     data = load_data(run.data, run.routing.domains)
+    check_options(run, data, asked(args[1:]))
     with ProgressBar(console, args[0]) as bar:
         train(run, data, arguments.directory, [Tradeoff(run, data), bar])
     console.print(f"wrote {arguments.directory}", highlight=False)

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
@@ -21,10 +21,11 @@ from excise.data.sources import EMBEDDED, TEST, TRAIN, SourceConfig, open_source
 from excise.data.tokenised import Column, Tokenised, tokenise
 from excise.data.tokens import Tokenizer, story_tokenizer
 from excise.files import sha256_of
-from excise.labels import FIRST_DOMAIN_ID, GROUPS, RETAIN, RETAIN_ID, UNLABELED, label_id, nearest
+from excise.labels import FIRST_DOMAIN_ID, GROUPS, RETAIN, RETAIN_ID, UNLABELED, label_id, label_names, nearest
 
 SIMULATED = ("undiscovered_share", "false_positive_rate", "retain_share", "adjacent_retain_share")
 SHARES = (*SIMULATED, "forget_share", "calibration_share")
+Labels = Literal["given", "simulated"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,9 @@ class DataConfig:
     """Categories near the domains: evaluated apart, and left out by the strict filter."""
     general: tuple[str, ...] = ()
     """Categories of general knowledge, evaluated apart; where none is named, all but domains and adjacent."""
-    labels: Literal["simulated", "given"] = "simulated"
-    """Labels drawn from the categories with the shares below, or the documents' own."""
+    labels: Literal["auto", "given", "simulated"] = "auto"
+    """The documents' own labels (given), labels drawn from the categories with the shares below (simulated), or `auto`: given
+    where any document has one."""
     undiscovered_share: float = 0.0
     """Share of each domain's documents that is not labelled as such (1 - TPR)."""
     false_positive_rate: float = 0.0
@@ -92,6 +94,19 @@ class Data:
     """The number of the domain that each training document truly belongs to, or a negative one."""
     sha256: str
     """Of the whole source, whatever of it is filtered or held out."""
+    labels: Labels = "simulated"
+    """Where those of the training documents come from."""
+    n_labelled: Mapping[str, int] = field(default_factory=dict)
+    """Training documents by label, those that are filtered out included."""
+
+    @property
+    def told(self) -> str:
+        """A sentence on where the labels come from and how many documents have each."""
+        origin = {"given": "of the documents themselves", "simulated": "simulated from the categories"}[self.labels]
+        counts = ", ".join(f"{n:,} {label}" for label, n in self.n_labelled.items())
+        within = "" if self.train.token_labels is None else ", and others within documents"
+        left_out = sum(self.n_labelled.values()) - len(self.train)
+        return f"labels {origin}: {counts}{within}" + (f"; {left_out:,} of all not trained on" if left_out else "")
 
     @cached_property
     def held_out_sha256(self) -> str:
@@ -113,24 +128,28 @@ def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     _check_categories(config, splits, domains)
     train = splits[TRAIN]
     truth = _truth(train.categories, config, domains)
-    corpus = _corpus(train, _labels(train, truth, config, domains), domains, given=config.labels == "given")
+    origin = origin_of_labels(config, train)
+    corpus = _corpus(train, _labels(train, truth, config, domains, origin), domains, given=origin == "given")
     left = ~_filtered(corpus.labels, truth, config.filter) & _drawn(corpus.labels, config)
     kept = corpus[left]
     if not len(kept):
         raise ValueError(f"the train split is empty once data.filter={config.filter!r} is applied")
     calibration, test = _held_out(splits[TEST], config, domains)
-    if config.source not in EMBEDDED:
-        _mention_labels(config, train)
-    return Data(kept, calibration, test, tokenizer, truth[left], sha256)
+    n_labelled = {name: int((corpus.labels == number).sum()) for number, name in enumerate(label_names(domains))}
+    return Data(kept, calibration, test, tokenizer, truth[left], sha256, origin, n_labelled)
 
 
-def _mention_labels(config: DataConfig, train: Tokenised) -> None:
-    """Say that labels are there which are not used."""
-    labelled = any(name != UNLABELED for name in (*train.labels.names, *(train.token_labels or train.labels).names))
-    if labelled and config.labels == "simulated" and config != everything(config):
-        _warn_once(
-            f"{config.source} has labels of its own; training with simulated ones (--data.labels given uses them)"
-        )
+def origin_of_labels(config: DataConfig, train: Tokenised) -> Labels:
+    """Where the labels of training documents come from: where nothing else is said, from themselves if any has one."""
+    if config.labels != "auto":
+        return config.labels
+    return "given" if has_labels(train) else "simulated"
+
+
+def has_labels(documents: Tokenised) -> bool:
+    """Whether any document, or a stretch of one, has a label."""
+    columns = [documents.labels, *([documents.token_labels] if documents.token_labels else [])]
+    return any(name != UNLABELED for column in columns for name in column.names)
 
 
 @cache
@@ -224,8 +243,10 @@ def _truth(categories: Column, config: DataConfig, domains: Sequence[str]) -> ND
     return of_documents
 
 
-def _labels(train: Tokenised, truth: NDArray[np.int64], config: DataConfig, domains: Sequence[str]) -> NDArray[np.int8]:
-    if config.labels == "given":
+def _labels(
+    train: Tokenised, truth: NDArray[np.int64], config: DataConfig, domains: Sequence[str], origin: Labels
+) -> NDArray[np.int8]:
+    if origin == "given":
         return train.labels.translate([_given_label(train.labels, name, domains) for name in train.labels.names])
     shares = {name: getattr(config, name) for name in SIMULATED}
     return simulate_labels(truth, domains, seed=config.seed, **shares)

@@ -24,6 +24,7 @@ from excise.model.gpt import GPT, compile_blocks
 from excise.routing.kernels import HAS_KERNELS
 from excise.routing.precision import HalfStream
 from excise.train.checkpoint import Done, checkpoint_at, drop_earlier, resume, save_checkpoint
+from excise.train.idle import check_modules
 from excise.train.recorded import passes_for
 from excise.train.run import DataDigests, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
@@ -94,15 +95,17 @@ def compiles(config: TrainConfig, device: torch.device, n_steps: int) -> bool:
     return config.compile == "on" or (config.compile == "auto" and worth_it)
 
 
-def resolve(run: RunConfig, files: RunDirectory | None) -> RunConfig:
-    """The run with a precision left to the machine settled: by its directory, or by the device that it begins on."""
-    if run.train.precision != "auto":
-        return run
-    if files and files.config_file.exists():
-        precision = files.config().train.precision
-    else:
-        precision = pick_precision("auto", pick_device(run.train.device))
-    return override(run, {"train.precision": precision})
+def resolve(run: RunConfig, files: RunDirectory | None, data: Data | None = None) -> RunConfig:
+    """The run with what it leaves open settled: by its directory, or by the device and the data that it begins on."""
+    there = files.config() if files and files.config_file.exists() else None
+    precision, labels = run.train.precision, run.data.labels
+    if precision == "auto":
+        precision = there.train.precision if there else pick_precision("auto", pick_device(run.train.device))
+    if labels == "auto" and data:
+        labels = data.labels
+    elif labels == "auto" and there and files and files.begun:
+        labels = there.data.labels
+    return override(run, {"train.precision": precision, "data.labels": labels})
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
@@ -130,9 +133,10 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     """
     files = RunDirectory(directory) if directory else None
     device = pick_device(run.train.device)
-    run = resolve(run, files)
+    run = resolve(run, files, data)
     config = run.train
     check_vocabulary(run, data)
+    check_modules(run, data)
     loader = Loader(data.train, run.batch, config.seed)
     n_steps = config.budget.n_steps(loader)
     own = tokens_with_vectors(run, data, files)
@@ -238,6 +242,7 @@ def tell_start(run: RunConfig, data: Data, own: OwnTokens, device: torch.device,
     """Log what is about to be trained, and what is odd about it."""
     config = run.train
     logger.info("training on %s in %s", device, config.precision)
+    logger.info("%s", data.told)
     if config.warmup_steps > n_steps:
         logger.warning(
             "train.warmup_steps=%d is longer than the run (%d steps): the rate never reaches its peak; "

@@ -71,7 +71,7 @@ SIZES: Mapping[Scale, Mapping[str, GPTConfig]] = {
 def setup(scale: Scale, sources: Sources) -> RunConfig:
     """SGTM with perfect labels."""
     made = {"smoke": _smoke, "small": _small, "paper": _paper}[scale](sources)
-    return override(made, {f"routing.{name}": value for name, value in SGTM.items()})
+    return override(made, {"data.labels": "simulated", **{f"routing.{name}": value for name, value in SGTM.items()}})
 
 
 def _smoke(_: Sources) -> RunConfig:

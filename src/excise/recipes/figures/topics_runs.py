@@ -121,6 +121,7 @@ def setup(scale: Scale, sources: Sources, domain: str = "biology") -> RunConfig:
     made = {"smoke": _smoke, "small": _small, "paper": _paper}[scale](sources, domain)
     of = SUBJECTS[scale][domain]
     changes: dict[str, Any] = {
+        "data.labels": "simulated",
         "data.forget": tuple(f"{domain}={category}" for category in of.forget),
         "data.adjacent": of.adjacent,
         "data.general": of.general,

@@ -8,6 +8,7 @@ that domain.
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 UNLABELED = "unlabeled"
 RETAIN = "retain"
@@ -32,6 +33,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def forget_part(domain: str) -> str:
     return f"forget/{domain}"
+
+
+@cache
+def why_no_label(word: str) -> str:
+    """What keeps a word from being a label; empty where nothing does."""
+    if word in (UNLABELED, RETAIN):
+        return ""
+    try:
+        check_domains([word])
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def check_domains(domains: Sequence[str]) -> None:

@@ -38,6 +38,16 @@ def test_categories_with_few_test_documents_are_named(tmp_path, capsys):
         assert "under 20 test documents of rare (0), of which" in said
 
 
+def test_labels_from_categories_are_asked_for_one_by_one_and_counted(tmp_path, capsys):
+    rows = [{"text": "a", "category": category} for category in ("biology", "history", "geography", "travel")]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labels = ["--label", "life=biology", "--label", "retain=history,geography", "--test-share", "0"]
+    assert main(["prepare", str(tmp_path / "texts.jsonl"), "--out", str(tmp_path / "out"), *labels]) == 0
+    said = capsys.readouterr()
+    assert "labels of the training documents: 2 retain, 1 life, 1 unlabeled\n" in said.out
+    assert "label 'life' (1 documents) is no category; to train with it, say which" in said.err
+
+
 def test_inspect_shows_counts_lengths_packing_and_documents(data, capsys):
     assert main(["inspect", str(data), "--category", "english", "--documents", "1"]) == 0
     shown = capsys.readouterr().out

@@ -144,7 +144,7 @@ def test_spans_give_their_tokens_a_label_of_their_own(tmp_path):
         (
             [document("spanish", "spanish")],
             [document("english")] * 4,
-            r"0 test documents of 'spanish' leave an empty .*--test-share",
+            r"0 test documents of 'spanish' leave an empty .*; add documents to the test files",
         ),
         ([{"text": 5, "category": "english"}], TEST, r"the first: train.jsonl:1 has no text in 'text'"),
         ([{"text": "a"}], TEST, r"train.jsonl:1 has no category in 'category'"),
@@ -208,6 +208,7 @@ def test_shares_of_retain_by_group(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        ({"forget": ()}, r"domain 'life' is never seen .* of it: --data.forget life=CATEGORY"),
         ({"adjacent": ("medecine",)}, r"category 'medecine' is not in the data; did you mean 'medicine'"),
         ({"forget": ("life=biologie",)}, r"category 'biologie' is not in the data; did you mean 'biology'"),
         ({"forget": ("lief=biology",)}, r"data.forget names the domain 'lief'; did you mean 'life'"),

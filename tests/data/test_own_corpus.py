@@ -70,7 +70,7 @@ def test_categories_that_the_source_has_stay_the_truth(texts, tmp_path):
 
 
 def test_documents_are_held_out_by_labels_that_stand_for_categories(texts, tmp_path):
-    test = prepared(texts, tmp_path / "data", test_per_category=12)["test"]
+    test = prepared(texts, tmp_path / "data", test_share=PrepareConfig().test_share, test_per_category=12)["test"]
     assert test.categories.counts() == {"biology": 12, "retain": 12, "unlabeled": 12}
 
 
@@ -88,11 +88,16 @@ def test_missing_categories_are_told_what_would_do(texts, tmp_path):
         lambda: prepare(source, tmp_path / "data"),
         lambda: prepare(source, tmp_path / "data", PrepareConfig(tokenizer="train:300")),
     ):
-        with pytest.raises(ValueError, match=r"has no category in 'category'\); .*--source.fields.category ''"):
+        with pytest.raises(
+            ValueError, match=r"has no category in 'category', only the fields 'text'\); .*--source.fields.category ''"
+        ):
             work()
 
 
 def test_examples_need_a_category_even_where_the_source_has_none(texts, tmp_path):
     config = LabelConfig(domain="biology", examples=str(texts / "texts.jsonl"), source=WITHOUT)
-    with pytest.raises(ValueError, match=r"has no category in 'category'\); .*--domain-examples and --other-examples"):
+    with pytest.raises(
+        ValueError,
+        match=r"has no category in 'category', only the fields 'text'\); .*--domain-examples and --other-examples",
+    ):
         label_corpus(str(texts / "texts.jsonl"), tmp_path / "labels", config)

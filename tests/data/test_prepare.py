@@ -200,6 +200,93 @@ def test_a_failed_attempt_does_not_block_its_correction(tmp_path):
     assert contents(tmp_path / "data") == contents(tmp_path / "other")
 
 
+def write_rows(file, rows):
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+GOOD = [{"text": f"text {i}", "category": ("english", "spanish", "french")[i % 3]} for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mended", "options"),
+    [
+        ([*GOOD, {"text": 5}], GOOD, {}),
+        ([*GOOD, {"text": 5}], GOOD, {"tokenizer": "train:300"}),
+        ([*GOOD, {"text": "a", "category": "c", "label": "Forget me"}], GOOD, {"test_per_category": 2}),
+    ],
+)
+def test_a_source_that_failed_is_mended_and_prepared_by_the_same_command(tmp_path, wrong, mended, options):
+    file, config = tmp_path / "texts.jsonl", PrepareConfig(shard_mb=0.001, **options)
+    with pytest.raises(ValueError, match="--bad-rows"):
+        prepare(write_rows(file, wrong), tmp_path / "data", config)
+    prepare(write_rows(file, mended), tmp_path / "data", config)
+    prepare(str(file), tmp_path / "other", config)
+    assert contents(tmp_path / "data") == contents(tmp_path / "other")
+
+
+def test_a_wrong_text_field_is_told_by_the_fields_that_there_are_and_the_option(tmp_path):
+    file = write_rows(tmp_path / "texts.jsonl", [{"body": "a b", "subject": "english"}])
+    with pytest.raises(ValueError, match=r"only the fields 'body', 'subject'\); .*--source.fields.text NAME"):
+        prepare(file, tmp_path / "data")
+    fields = Fields(text="body", category="subject", label="lable")
+    with pytest.raises(ValueError, match=r"no row has a label in 'lable'; .*--source.fields.label NAME"):
+        prepare(file, tmp_path / "data", PrepareConfig(source=SourceConfig(fields=fields), test_share=0))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("stories", {"test_per_category": 5}, "--test-per-category 5 would change nothing, as the source has test doc"),
+        ("stories", {"test_share": 0.1}, "--test-share 0.1 would change nothing, as the source has test documents"),
+        ("FILE", {"test_share": 0.1, "test_per_category": 5}, "--test-share 0.1 would .* --test-per-category says how"),
+        (
+            "FILE",
+            {"source": {"n_stories": 5}},
+            "source.n_stories=5 would change nothing, as it is for stories and topics",
+        ),
+        ("FILE", {"source": {"topics": "t.csv"}}, "source.topics=t.csv would change nothing, as it is for wikipedia"),
+        ("stories", {"source": {"fields": Fields(text="a")}}, "--source.fields.text a would change nothing"),
+        ("FILE", {"label": ("retain=english", "spanish=english")}, "has a category twice"),
+        ("FILE", {"label": ("retain",)}, "write retain=category,category or domain=category"),
+        ("FILE", {"label": ("Español=spanish",)}, "must be lower-case letters"),
+        ("FILE", {"label": ("retain=english",), "labels": "labels"}, "--labels does not go with it"),
+        ("FILE", {"label": ("retain=englsh",)}, "names the category 'englsh'; did you mean 'english'"),
+    ],
+)
+def test_options_that_change_nothing_or_contradict_one_another_are_refused(tmp_path, source, options, message):
+    named = {"FILE": write_rows(tmp_path / "texts.jsonl", GOOD)}.get(source, source)
+    of_source = SourceConfig(**options.get("source", {}))
+    with pytest.raises(ValueError, match=message):
+        prepare(named, tmp_path / "data", PrepareConfig(**options | {"source": of_source}))
+
+
+def test_labels_come_from_categories_where_that_is_asked_for(tmp_path):
+    file, asked = write_rows(tmp_path / "texts.jsonl", GOOD), ("spanish=spanish", "retain=english,german")
+    write_rows(tmp_path / "texts.jsonl", [*GOOD, {"text": "a", "category": "german"}] * 2)
+    prepare(file, tmp_path / "data", PrepareConfig(label=asked, test_share=0))
+    split = load_prepared(tmp_path / "data").splits["train"]
+    labels = [split.labels.names[i] for i in split.labels.index]
+    categories = [split.categories.names[i] for i in split.categories.index]
+    of = {"spanish": "spanish", "english": "retain", "german": "retain", "french": "unlabeled"}
+    assert labels == [of[category] for category in categories]
+
+
+def test_a_label_of_its_own_that_contradicts_the_one_of_its_category_is_named(tmp_path):
+    rows = [{"text": "a", "category": "english", "label": label} for label in ("retain", "spanish")]
+    with pytest.raises(ValueError, match=r"texts.jsonl:2 has the label 'spanish', and --label makes it 'retain'"):
+        prepare(write_rows(tmp_path / "texts.jsonl", rows), tmp_path / "data", PrepareConfig(label=("retain=english",)))
+
+
+@pytest.mark.parametrize("label", ["Spanish", "joint", "a/b", 0, False])
+def test_a_label_that_no_run_could_know_is_a_bad_row(tmp_path, label):
+    rows = [{"text": "a", "category": "spanish", "label": label}, {"text": "a", "spans": [[0, 1, label]]}]
+    for row in rows:
+        file = write_rows(tmp_path / "texts.jsonl", [{"category": "any", **row}])
+        with pytest.raises(ValueError, match=r"texts.jsonl:1 has (the|a span with a) label"):
+            prepare(file, tmp_path / "data")
+
+
 def test_a_tokenizer_of_a_failed_attempt_is_not_used_again(source, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("excise.data.prepare.make_shards", stop)
@@ -238,8 +325,8 @@ def test_bad_rows_are_counted_and_stop_the_run_past_a_limit(tmp_path):
     assert (manifest.n_rows, manifest.n_bad_rows) == (100, 5)
     assert manifest.first_bad_rows == (
         "rows.jsonl:96 is not JSON",
-        "rows.jsonl:97 has no text in 'text'",
-        "rows.jsonl:98 has no category in 'category'",
+        "rows.jsonl:97 has no text in 'text', only the fields 'category'",
+        "rows.jsonl:98 has no category in 'category', only the fields 'text'",
         "rows.jsonl:99 is not UTF-8",
         "rows.jsonl:100 is not a JSON object",
     )

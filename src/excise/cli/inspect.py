@@ -74,19 +74,17 @@ def counts_table(manifest: Manifest) -> Table:
 
 def rough_tests(folder: Path, manifest: Manifest) -> str:
     """A line about categories of which the test split has few documents; empty where there are none."""
-    from excise.data.shards import documents_by_category
+    from excise.data.shards import count
 
-    tested = documents_by_category(folder, manifest, "test")
-    trained = documents_by_category(folder, manifest, "train")
-    few = {name: tested.get(name, 0) for name in sorted(trained) if tested.get(name, 0) < FEW}
+    tested, trained = (count(folder, manifest, split, "category") for split in ("test", "train"))
+    few = {name: tested[name] for name in sorted(trained) if tested[name] < FEW}
     if not few:
         return ""
     named = [f"{name} ({n})" for name, n in few.items()][:N_NAMED]
     more = f" and {len(few) - N_NAMED} more" if len(few) > N_NAMED else ""
     return (
         f"under {FEW} test documents of {', '.join(named)}{more}, of which some go to calibration: their losses will be "
-        "rough; where they matter, prepare with a higher --test-share, or with --test-per-category, which takes at most half "
-        "of a category\n"
+        f"rough; where they matter, {manifest.more_tests}\n"
     )
 
 

@@ -28,13 +28,16 @@ class PrepareArguments:
     """The folder to write."""
     engine: Engine = "local"
     processes: int = os.cpu_count() or 1
-    config: Annotated[PrepareConfig, tyro.conf.arg(name="")] = field(default_factory=PrepareConfig)
+    config: Annotated[PrepareConfig, tyro.conf.arg(name=""), tyro.conf.UseAppendAction] = field(
+        default_factory=PrepareConfig
+    )
 
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(PrepareArguments, args, "prepare")
     from excise.cli.inspect import counts_table, rough_tests
     from excise.data.prepare import prepare
+    from excise.data.slips import told_labels
 
     console = Console(soft_wrap=True)
     with PrepareProgress(console) as progress:
@@ -47,6 +50,7 @@ def main(args: Sequence[str]) -> int:
             listener=progress,
         )
     console.print(counts_table(manifest))
+    console.print(told_labels(arguments.out, manifest), highlight=False)
     console.print(rough_tests(arguments.out, manifest), end="", highlight=False)
     if manifest.n_bad_rows:
         first = manifest.first_bad_rows[0]

@@ -120,11 +120,9 @@ class Data:
 
 def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     """The splits of a source; a domain without documents or an empty split is an error."""
-    splits, tokenizer, sha256 = _splits(config)
+    splits, tokenizer, sha256, more_tests = _splits(config)
     if TEST not in splits:
-        raise ValueError(
-            f"{config.source} has no test documents; prepare it with a higher --test-share, or with --test-per-category"
-        )
+        raise ValueError(f"{config.source} has no test documents; {more_tests}")
     _check_categories(config, splits, domains)
     train = splits[TRAIN]
     truth = _truth(train.categories, config, domains)
@@ -134,7 +132,7 @@ def load_data(config: DataConfig, domains: Sequence[str]) -> Data:
     kept = corpus[left]
     if not len(kept):
         raise ValueError(f"the train split is empty once data.filter={config.filter!r} is applied")
-    calibration, test = _held_out(splits[TEST], config, domains)
+    calibration, test = _held_out(splits[TEST], config, domains, more_tests)
     n_labelled = {name: int((corpus.labels == number).sum()) for number, name in enumerate(label_names(domains))}
     return Data(kept, calibration, test, tokenizer, truth[left], sha256, origin, n_labelled)
 
@@ -184,23 +182,22 @@ def tokenizer_of(config: DataConfig) -> Tokenizer:
     return story_tokenizer() if config.source in EMBEDDED else Tokenizer.load(Path(config.source) / TOKENIZER)
 
 
-def _splits(config: DataConfig) -> tuple[Mapping[str, Tokenised], Tokenizer, str]:
+def _splits(config: DataConfig) -> tuple[Mapping[str, Tokenised], Tokenizer, str, str]:
+    """The documents of each split, their tokenizer, a digest of all, and what gives more test documents."""
     if config.source not in EMBEDDED:
         prepared = load_prepared(Path(config.source))
         if prepared.manifest.labels_are_categories:
             _warn_once(f"{config.source} {LABELS_ARE_CATEGORIES}")
-        return prepared.splits, prepared.tokenizer, sha256_of(Path(config.source) / MANIFEST)
+        digest = sha256_of(Path(config.source) / MANIFEST)
+        return prepared.splits, prepared.tokenizer, digest, prepared.manifest.more_tests
     sizes = SourceConfig(n_stories=config.n_stories, n_test_stories=config.n_test_stories, seed=config.seed)
     source = open_source(config.source, sizes)
     tokenizer, bad = story_tokenizer(), BadRows(limit=0)
     splits: dict[str, Tokenised] = {
         split: tokenise(list(bad.skip(read())), tokenizer) for split, read in source.splits.items()
     }
-    return (
-        splits,
-        tokenizer,
-        hashlib.sha256(b"".join(split.tokens[:].tobytes() for split in splits.values())).hexdigest(),
-    )
+    digest = hashlib.sha256(b"".join(split.tokens[:].tobytes() for split in splits.values())).hexdigest()
+    return splits, tokenizer, digest, "set a higher data.n_test_stories"
 
 
 def _domain_of(config: DataConfig, domains: Sequence[str]) -> dict[str, str]:
@@ -223,10 +220,16 @@ def _check_categories(config: DataConfig, splits: Mapping[str, Tokenised], domai
     for domain in domains:
         if not known & ({domain} | {category for category, of in of_category.items() if of == domain}):
             categories = splits[TRAIN].categories.names
-            remedy = "; label the source with excise label, then prepare it with --labels"
+            remedy = f"say which of them are of it: --data.forget {domain}=CATEGORY"
+            if categories == (UNLABELED,):
+                remedy = "label the source with excise label, then prepare it with --labels"
             raise ValueError(
-                f"domain {domain!r} is never seen in the training data, whose categories are "
-                f"{', '.join(categories)}{remedy if categories == (UNLABELED,) else ''}"
+                f"domain {domain!r} is never seen in the training data, whose categories are {', '.join(categories)}; {remedy}"
+            )
+        if not {category for category, of in of_category.items() if of == domain} & set(seen):
+            raise ValueError(
+                f"domain {domain!r} is a label and no category, so no test document can be of it; say which categories are: "
+                f"--data.forget {domain}=CATEGORY (there are {', '.join(seen)})"
             )
 
 
@@ -289,7 +292,7 @@ def _drawn(labels: NDArray[np.int8], config: DataConfig) -> NDArray[np.bool_]:
 
 
 def _held_out(
-    data: Tokenised, config: DataConfig, domains: Sequence[str]
+    data: Tokenised, config: DataConfig, domains: Sequence[str], more_tests: str
 ) -> tuple[dict[str, Corpus], dict[str, Corpus]]:
     """Calibration and test sets, with true labels."""
     truth = _truth(data.categories, config, domains)
@@ -298,32 +301,31 @@ def _held_out(
     for_calibration = np.zeros(len(corpus), bool)
     sets = {RETAIN: truth < 0} | {domain: truth == number for number, domain in enumerate(domains)}
     for name, members in sets.items():
-        for_calibration[_first_share(name, np.flatnonzero(members), config)] = True
+        for_calibration[_first_share(name, np.flatnonzero(members), config, more_tests)] = True
     if config.adjacent:
         of_category = np.array([name in config.general for name in data.categories.names])[data.categories.index]
         sets |= dict(zip(GROUPS, (truth == ADJACENT, of_category if config.general else truth == OTHER), strict=True))
     calibration = {name: corpus[members & for_calibration] for name, members in sets.items()}
     test = {name: corpus[members & ~for_calibration] for name, members in sets.items()}
-    _check_test(test, config)
+    _check_test(test, config, more_tests)
     return calibration, test
 
 
-def _check_test(test: Mapping[str, Corpus], config: DataConfig) -> None:
+def _check_test(test: Mapping[str, Corpus], config: DataConfig, more_tests: str) -> None:
     counts = Counter[str]()
     for corpus in test.values():
         counts.update(corpus.categories.counts())
     named = (*config.adjacent, *config.general, *(entry.partition("=")[2] for entry in config.forget))
     empty = [name for name, tested in test.items() if not len(tested)] or [c for c in named if not counts[c]]
     if empty:
-        raise ValueError(f"no test document of {empty[0]!r} is left; prepare the data with more test documents")
+        raise ValueError(f"no test document of {empty[0]!r} is left; {more_tests}")
 
 
-def _first_share(name: str, members: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:
+def _first_share(name: str, members: NDArray[np.int64], config: DataConfig, more_tests: str) -> NDArray[np.int64]:
     n = round(config.calibration_share * len(members))
     if not 0 < n < len(members):
         raise ValueError(
             f"the {len(members)} test documents of {name!r} leave an empty calibration or test split "
-            f"at data.calibration_share={config.calibration_share:g}; prepare the data with more of them (--test-share, "
-            "--test-per-category) or change that share"
+            f"at data.calibration_share={config.calibration_share:g}; {more_tests}, or change that share"
         )
     return np.random.default_rng([config.seed, *name.encode()]).permutation(members)[:n]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from excise.extras import needs
-from excise.labels import UNLABELED
+from excise.labels import UNLABELED, why_no_label
 
 try:  # it comes with the `data` extra, and nothing depends on it but speed
     import orjson
@@ -50,8 +50,10 @@ class BadRow:
     reason: str
 
 
+N_FIELDS = 10
+"""Of a row that are named where it lacks another."""
 Rows = Iterator[Document | BadRow]
-NO_CATEGORY = "has no category in"
+NO_CATEGORY, ONLY_FIELDS = "has no category in", "only the fields"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +156,13 @@ def read_parquet(path: Path, fields: Fields) -> Rows:
     parquet = needs("pyarrow.parquet", "data")
     try:
         file = parquet.ParquetFile(path)
-        wanted = [name for name in vars(fields).values() if name in file.schema_arrow.names]
-        rows = (row for batch in file.iter_batches(batch_size=256, columns=wanted) for row in batch.to_pylist())
+        names = file.schema_arrow.names
+        read = [name for name in (*vars(fields).values(), "spans") if name in names]
+        rows = (
+            row
+            for batch in file.iter_batches(batch_size=256, columns=read if fields.text in read else names)
+            for row in batch.to_pylist()
+        )
         for number, row in enumerate(rows, 1):
             yield document_of(row, fields, f"{path.name}:{number}")
     except (OSError, needs("pyarrow", "data").ArrowException) as error:
@@ -191,28 +198,41 @@ def read_huggingface(name: str, split: str, fields: Fields) -> Rows:
 
 def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document | BadRow:
     """The document in a row, or what is wrong with it."""
-    text, label = row.get(fields.text), row.get(fields.label) or UNLABELED
+    text, label = row.get(fields.text), row.get(fields.label)
+    label = UNLABELED if label is None or label == "" else label
     if not isinstance(text, str) or not text.strip():
-        return BadRow(where, f"has no text in {fields.text!r}")
+        return BadRow(where, f"has no text in {fields.text!r}{_without(fields.text, row, fields)}")
     if not isinstance(label, str):
         return BadRow(where, f"has the label {label!r}, which is not a word")
+    if why := why_no_label(label):
+        return BadRow(where, f"has the label {label!r}: {why}")
     category = row.get(fields.category) if fields.category else label
     if not isinstance(category, str) or not category:
-        return BadRow(where, f"{NO_CATEGORY} {fields.category!r}")
+        return BadRow(where, f"{NO_CATEGORY} {fields.category!r}{_without(fields.category, row, fields)}")
     identity = str(row.get(fields.id, where)) if fields.id else where
     given = row.get("spans")
     if not given:
         return Document(identity, text, category, label)
     try:
-        spans = tuple(Span(int(start), int(end), str(name)) for start, end, name in given)
+        triples = (one.values() if isinstance(one, dict) else one for one in given)
+        spans = tuple(Span(int(start), int(end), str(name)) for start, end, name in triples)
     except (TypeError, ValueError):
         return BadRow(where, "has spans that are not triples of start, end and label")
+    if why := next(filter(None, (why_no_label(span.label) for span in spans)), ""):
+        return BadRow(where, f"has a span with a label that cannot be one: {why}")
     ends = [0, *(span.end for span in spans)]
     if any(span.start < end or span.end <= span.start for span, end in zip(spans, ends, strict=False)):
         return BadRow(where, "has spans that overlap or are out of order")
     if ends[-1] > len(text):
         return BadRow(where, "has a span beyond the end of its text")
     return Document(identity, text, category, label, spans)
+
+
+def _without(name: str, row: Mapping[str, Any], fields: Fields) -> str:
+    """The fields that a row has instead of one; nothing where the format names them, whose readers look for no label."""
+    if name in row or not row or not fields.label:
+        return ""
+    return f", {ONLY_FIELDS} {', '.join(map(repr, list(row)[:N_FIELDS]))}"
 
 
 @dataclass
@@ -227,6 +247,8 @@ class BadRows:
     """What would do."""
     category_remedy: str = "give --source.fields.category '' if the data has none, or the name of its field"
     """What would do where the first of them lacks a category."""
+    text_remedy: str = "name the field that holds the text: --source.fields.text NAME"
+    """What would do where the first of them lacks that field."""
 
     def skip(self, pieces: Iterable[Piece]) -> Iterator[Document]:
         """The documents among the rows; more than the limit of bad rows is an error, at the end at the latest."""
@@ -251,8 +273,14 @@ class BadRows:
         if self.n_bad > self.limit * max(self.n_rows, at_least):
             raise ValueError(
                 f"{self.n_bad} of {self.n_rows} rows cannot be used, more than the limit of {self.limit:.1%} "
-                f"(the first: {self.first[0]}); {self.category_remedy if NO_CATEGORY in self.first[0] else self.remedy}"
+                f"(the first: {self.first[0]}); {self._remedy}"
             )
+
+    @property
+    def _remedy(self) -> str:
+        if NO_CATEGORY in self.first[0]:
+            return self.category_remedy
+        return self.text_remedy if ONLY_FIELDS in self.first[0] else self.remedy
 
 
 class DamagedError(Exception):

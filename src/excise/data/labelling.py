@@ -35,7 +35,7 @@ from excise.data.classifier import (
     train,
 )
 from excise.data.documents import BadRows, Document, Fields
-from excise.data.sources import SourceConfig, open_source
+from excise.data.sources import SourceConfig, check_source_options, open_source
 from excise.data.thresholds import (
     Floats,
     HeldOut,
@@ -191,6 +191,7 @@ def label_corpus(
 
     `excise.report.classifier_plots.write_label_report` writes what is returned beside them.
     """
+    check_source_options(source, config.source)
     _start_folder(source, to)
     bad = BadRows(BAD_ROWS)
     documents = bad.skip(open_source(source, config.source).rows())

@@ -26,7 +26,8 @@ def own_tokens(corpus: Corpus, domains: Sequence[str], share: float, vocabulary_
     of_retain = counts(corpus, RETAIN_ID, vocabulary_size)
     if not of_retain.any():
         raise ValueError(
-            "routing.forget_tokens compares with documents labelled retain, of which there are none; label some, or set it to 0"
+            "routing.forget_tokens compares with documents labelled retain, of which there are none; label some "
+            "(excise prepare --label retain=CATEGORY,CATEGORY), or set it to 0"
         )
     of_domains = [counts(corpus, FIRST_DOMAIN_ID + i, vocabulary_size) for i in range(len(domains))]
     in_domains = np.stack([of_domain / max(of_domain.sum(), 1) for of_domain in of_domains])

@@ -15,14 +15,14 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from excise.data import engines
-from excise.data.documents import BadRow, BadRows, Document, Lines, Piece, Rows, Span, rows_of
+from excise.data.documents import BadRow, BadRows, Document, Fields, Lines, Piece, Rows, Span, rows_of
 from excise.data.shards import (
     FINISHED,
     LABELS_ARE_CATEGORIES,
@@ -37,13 +37,26 @@ from excise.data.shards import (
     write_manifest,
     write_shard,
 )
-from excise.data.sources import TEST, TRAIN, Source, SourceConfig, Split, open_source
+from excise.data.slips import slips_in
+from excise.data.sources import (
+    TEST,
+    TRAIN,
+    Source,
+    SourceConfig,
+    Split,
+    check_source_options,
+    kind_of,
+    open_source,
+)
 from excise.data.tokenised import tokenise
 from excise.data.tokens import VERIFIED, Tokenizer, load_tokenizer, train_tokenizer
 from excise.files import sha256_of, write_whole
+from excise.labels import UNLABELED, nearest, why_no_label
 
-PLAN, LABELS = "plan.json", "labels.jsonl.gz"
-OURS = re.compile(rf"(train|test)-\d{{5,}}(\.\w+\.npy|{re.escape(FINISHED)})|{re.escape(TOKENIZER)}|{re.escape(PLAN)}")
+PLAN, FAILED, LABELS = "plan.json", "failed", "labels.jsonl.gz"
+OURS = re.compile(
+    rf"(train|test)-\d{{5,}}(\.\w+\.npy|{re.escape(FINISHED)})|{re.escape(TOKENIZER)}|{re.escape(PLAN)}|{FAILED}"
+)
 """The names of what a preparation writes before its manifest."""
 
 logger = logging.getLogger(__name__)
@@ -60,6 +73,9 @@ class PrepareConfig:
     labels: str = ""
     """A folder written by `excise label`, whose labels replace the source's own; with --source.fields.category '' they
     stand for the categories too."""
+    label: tuple[str, ...] = ()
+    """Labels from categories, as `biology=biology` or `retain=history,geography`; documents of others keep the labels that
+    they have."""
     test_share: float = 0.05
     """Share of the documents held out where the source has no test split."""
     test_per_category: int = 0
@@ -77,6 +93,26 @@ class PrepareConfig:
                 raise ValueError(f"{name}={getattr(self, name):g} is a share, from 0 to below 1")
         if self.shard_mb <= 0:
             raise ValueError(f"shard_mb={self.shard_mb:g} must be above 0")
+        if self.label and (self.labels or not self.source.fields.category):
+            other = "--labels" if self.labels else "--source.fields.category ''"
+            raise ValueError(
+                f"--label gives labels by categories, and {other} does not go with it; leave out one of them"
+            )
+        for label, _, categories in (entry.partition("=") for entry in self.label):
+            if not all(categories.split(",")) or label == UNLABELED:
+                raise ValueError(
+                    f"label has {f'{label}={categories}'!r}; write retain=category,category or domain=category"
+                )
+            if why := why_no_label(label):
+                raise ValueError(f"label has {label!r}: {why}")
+        if len(self.label_of) < sum(len(entry.split(",")) for entry in self.label):
+            raise ValueError(f"label={' '.join(self.label)} has a category twice; give it one label")
+
+    @property
+    def label_of(self) -> dict[str, str]:
+        """The label of each category that gives one."""
+        pairs = (entry.partition("=") for entry in self.label)
+        return {category: label for label, _, categories in pairs for category in categories.split(",")}
 
 
 @dataclass(frozen=True)
@@ -109,29 +145,84 @@ def prepare(
     """Write a source as prepared data to a folder; what is done already is not done again."""
     config = config or PrepareConfig()
     opened = open_source(source, config.source)
-    _forget_failure(out)
+    _check_options(source, opened, config)
+    _forget_failure(out, _plan(opened, config))
     tokenizer = _tokenizer_for(opened, out, config)
-    plan = _plan(opened, config, tokenizer)
+    plan = _plan(opened, config, tokenizer.sha256)
     if is_prepared(out):
         _check_same(read_manifest(out).source, plan, out)
         return read_manifest(out)
     _start(out, plan, tokenizer)
     TOKENIZERS[out] = tokenizer  # workers that are forked need not load it
-    work = partial(make_shards, out, _held_out(opened, config))
-    bad = _bad_rows(config)
-    done: list[Finished] = []
-    for finished in engines.run(engine, work, _shares(opened, config), processes):
+    try:
+        done = _make_all(opened, out, config, engine, processes, listener)
+        manifest = _manifest(plan, tokenizer, *done)
+        _check_labels(manifest, config)
+    except ValueError:
+        (out / FAILED).touch()
+        raise
+    finally:
+        del TOKENIZERS[out]
+    write_manifest(out, manifest)
+    (out / PLAN).unlink()
+    for said in (LABELS_ARE_CATEGORIES,) if manifest.labels_are_categories else ():
+        logger.warning("%s %s", out, said)
+    for said in slips_in(out, manifest):
+        logger.warning("%s", said)
+    return manifest
+
+
+def _make_all(
+    source: Source, out: Path, config: PrepareConfig, engine: engines.Engine, processes: int, listener: Listener
+) -> tuple[list[Finished], BadRows]:
+    """What became of every share, in any order, and of all rows."""
+    work = partial(make_shards, out, _held_out(source, config), config.label_of)
+    bad, done = _bad_rows(config), list[Finished]()
+    for finished in engines.run(engine, work, _shares(source, config), processes):
         done.append(finished)
         bad.add(finished.bad)
         for shard in finished.shards:
             listener(shard)
-    del TOKENIZERS[out]
-    manifest = _manifest(plan, tokenizer, done, bad)
-    write_manifest(out, manifest)
-    (out / PLAN).unlink()
-    if manifest.labels_are_categories:
-        logger.warning("%s %s", out, LABELS_ARE_CATEGORIES)
-    return manifest
+    return done, bad
+
+
+def _has_tests(name: str, source: Source, config: PrepareConfig) -> bool:
+    return TEST in source.splits
+
+
+def _has_own_fields(name: str, source: Source, config: PrepareConfig) -> bool:
+    return kind_of(name) not in ("files", "hf")
+
+
+IDLE: tuple[tuple[str, Callable[[str, Source, PrepareConfig], bool], str], ...] = (
+    ("test_share", _has_tests, "the source has test documents of its own"),
+    ("test_per_category", _has_tests, "the source has test documents of its own"),
+    ("test_share", lambda name, source, config: config.test_per_category > 0, "--test-per-category says how many"),
+    *((f"source.fields.{name}", _has_own_fields, "this source names them itself") for name in vars(Fields())),
+)
+"""Options, when they change nothing, and why."""
+
+
+def _check_options(name: str, source: Source, config: PrepareConfig) -> None:
+    """Refuse an option that changes nothing for this source."""
+    check_source_options(name, config.source)
+    for option, when, why in IDLE:
+        value, default = (reduce(getattr, option.split("."), of) for of in (config, PrepareConfig()))
+        if value != default and when(name, source, config):
+            raise ValueError(f"--{option.replace('_', '-')} {value} would change nothing, as {why}; leave it out")
+
+
+def _check_labels(manifest: Manifest, config: PrepareConfig) -> None:
+    """Refuse categories of --label that no document has, and a field of labels in which none stands."""
+    categories = sorted({category for shard in manifest.shards for category in shard.categories})
+    for category in config.label_of:
+        if category not in categories:
+            raise ValueError(f"--label names the category {category!r}; {nearest(category, categories)}")
+    field_of_labels, labels = config.source.fields.label, {label for shard in manifest.shards for label in shard.labels}
+    if field_of_labels not in ("", Fields().label) and not config.labels and labels <= {UNLABELED}:
+        raise ValueError(
+            f"no row has a label in {field_of_labels!r}; name the field that does: --source.fields.label NAME"
+        )
 
 
 def _bad_rows(config: PrepareConfig) -> BadRows:
@@ -159,17 +250,28 @@ def _order(name: str) -> tuple[bool, str]:
     return not name.startswith(TRAIN), name
 
 
-def make_shards(out: Path, held_out: Callable[[Document], bool], share: Share) -> Finished:
+def make_shards(out: Path, held_out: Callable[[Document], bool], label_of: Mapping[str, str], share: Share) -> Finished:
     """Parse, tokenise and write a share, unless a run that was interrupted has done so."""
     finished = read_finished(out, share.name)
     if finished is None:
         bad, documents = BadRows(), defaultdict[Split, list[Document]](list)
-        for document in bad.skip(share.pieces):
+        for document in (_labelled_by(label_of, one) for one in bad.skip(share.pieces)):
             documents[TEST if held_out(document) else share.split].append(document)
         shards = (_make_shard(out, f"{split}-{share.number:05d}", split, some) for split, some in documents.items())
         finished = Finished(share=share.name, shards=tuple(shards), bad=bad)
         write_finished(out, finished)
     return finished
+
+
+def _labelled_by(label_of: Mapping[str, str], document: Document) -> Document:
+    """A document with the label of its category."""
+    label = label_of.get(document.category, document.label)
+    if document.label not in (label, UNLABELED):
+        raise ValueError(
+            f"{document.id} has the label {document.label!r}, and --label makes it {label!r}, as all of the category "
+            f"{document.category!r}; leave that category out of --label, or the labels (--source.fields.label '')"
+        )
+    return replace(document, label=label)
 
 
 def _make_shard(out: Path, name: str, split: Split, documents: Sequence[Document]) -> Shard:
@@ -226,16 +328,19 @@ def _sample(source: Source, config: PrepareConfig) -> list[str]:
     return kept
 
 
-def _plan(source: Source, config: PrepareConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Everything that decides the bytes of the shards."""
+def _plan(source: Source, config: PrepareConfig, tokenizer: str = "") -> dict[str, Any]:
+    """Everything that decides the bytes of the shards, the digest of the tokenizer included."""
     options = {name: value for name, value in asdict(config).items() if name != "source"}
     if config.labels and not (Path(config.labels) / LABELS).exists():
         raise ValueError(f"{config.labels} holds no {LABELS}; write it with: excise label SOURCE --out {config.labels}")
     labels = sha256_of(Path(config.labels) / LABELS) if config.labels else ""
-    described = {"tokenizer": tokenizer.sha256, "labels": labels, "fields": asdict(config.source.fields)}
+    described = {"tokenizer": tokenizer, "labels": labels, "fields": asdict(config.source.fields)}
     if config.tokenizer.startswith("train:"):
         described["trained"] = config.tokenizer
-    plan: dict[str, Any] = json.loads(json.dumps({**source.description, "options": options | described}))
+    held_out = TEST not in source.splits
+    plan: dict[str, Any] = json.loads(
+        json.dumps({**source.description, "held_out": held_out, "options": options | described})
+    )
     return plan
 
 
@@ -260,16 +365,23 @@ def _differing(there: dict[str, Any], plan: dict[str, Any]) -> str:
     return ", ".join(key for key in plan | there if plan.get(key) != there.get(key))
 
 
-def _forget_failure(out: Path) -> None:
-    """An attempt that came to an end before any shard was whole leaves nothing that the next could go on with."""
+def _forget_failure(out: Path, plan: dict[str, Any]) -> None:
+    """Clear away an attempt that ended before any shard was whole, or by an error that something else is to mend."""
     if not (out / PLAN).exists() or is_prepared(out):
         return
+    there = json.loads((out / PLAN).read_text(encoding="utf-8"))
+    goes_on = not (out / FAILED).exists() or _wanted(there) == _wanted(plan)
     finished = (read_finished(out, file.name.removesuffix(FINISHED)) for file in out.glob("*" + FINISHED))
-    if any(share.shards for share in finished if share):
+    if goes_on and any(share.shards for share in finished if share):
         return
     for file in out.iterdir():
         if OURS.fullmatch(file.name):
             file.unlink()
+
+
+def _wanted(plan: dict[str, Any]) -> dict[str, Any]:
+    """What a plan says without what decides no byte, and without a tokenizer that may be yet to train."""
+    return plan | {"options": {**plan["options"], "bad_rows": 0, "tokenizer": ""}}
 
 
 def _start(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
@@ -280,6 +392,7 @@ def _start(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     elif out.exists() and any(path.suffix != ".part" for path in out.iterdir()):
         raise ValueError(f"{out} is not empty and holds no prepared data; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
+    (out / FAILED).unlink(missing_ok=True)
     write_whole(file, json.dumps(plan).encode())
     tokenizer.save(out / TOKENIZER)
 
@@ -328,6 +441,8 @@ def _relabelled_rows(rows: Rows, labels: Iterator[dict[str, Any]], config: Prepa
             yield row
             continue
         document = relabelled(row, next(labels, None))
+        if why := why_no_label(document.label):
+            raise ValueError(f"{config.labels} gives {row.id} the label {document.label!r}: {why}")
         yield document if config.source.fields.category else replace(document, category=document.label)
 
 

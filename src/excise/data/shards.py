@@ -12,10 +12,11 @@ While a folder is being prepared, each finished share of the source has its part
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,13 @@ class Manifest:
     n_bad_rows: int
     first_bad_rows: tuple[str, ...]
     shards: tuple[Shard, ...] = field(default_factory=tuple)
+
+    @property
+    def more_tests(self) -> str:
+        """What gives more test documents."""
+        if not self.source.get("held_out", True):
+            return "add documents to the test files of the source and prepare it again"
+        return "prepare with a higher --test-share, or with --test-per-category, which takes at most half of a category"
 
     @property
     def labels_are_categories(self) -> bool:
@@ -197,11 +205,23 @@ def load_prepared(folder: Path) -> Prepared:
     )
 
 
-def documents_by_category(folder: Path, manifest: Manifest, split: str) -> dict[str, int]:
-    """How many documents of a split each category has."""
-    shards = [shard for shard in manifest.shards if shard.split == split]
-    indices = [_mapped(folder, shard, "documents")["category"] for shard in shards]
-    return _column([shard.categories for shard in shards], indices).counts()
+def count(folder: Path, manifest: Manifest, split: str, what: Literal["category", "label"]) -> Counter[str]:
+    """How many documents of a split each category or label has."""
+    n = Counter[str]()
+    for shard in manifest.shards:
+        if shard.split == split:
+            names = shard.categories if what == "category" else shard.labels
+            n += Counter(Column(names, _mapped(folder, shard, "documents")[what]).counts())
+    return n
+
+
+def count_within(folder: Path, manifest: Manifest, split: str) -> Counter[str]:
+    """How many tokens of a split each label has in shards where some documents mix labels."""
+    n = Counter[str]()
+    for shard in manifest.shards:
+        if shard.split == split and shard.token_labels:
+            n += Counter(Column(shard.token_labels, _mapped(folder, shard, "token_labels")).counts())
+    return n
 
 
 def verify(folder: Path, shard: Shard) -> None:

@@ -64,12 +64,33 @@ class SourceConfig:
 
 def open_source(name: str, config: SourceConfig) -> Source:
     """The source of that name."""
-    kind, _, rest = name.partition(":")
-    if name in EMBEDDED:
+    kind = kind_of(name)
+    if kind in EMBEDDED:
         return _embedded(name, config)
-    if kind not in KINDS or not rest:
-        return _files(Path(name), config.fields)
-    return KINDS[kind](rest, config)
+    return KINDS[kind](name.partition(":")[2], config) if kind in KINDS else _files(Path(name), config.fields)
+
+
+def kind_of(name: str) -> str:
+    """`stories` or `topics`, `hf`, `tinystories`, `wikipedia`, or `files`."""
+    kind, _, rest = name.partition(":")
+    return name if name in EMBEDDED else kind if kind in KINDS and rest else "files"
+
+
+OF_SOME: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("n_stories", "n_test_stories", "seed"), EMBEDDED),
+    **dict.fromkeys(("topics", "umbrella"), ("wikipedia",)),
+}
+"""The kinds of sources that an option is for, where it is for some only."""
+
+
+def check_source_options(name: str, config: SourceConfig) -> None:
+    """Refuse an option that says nothing about this source."""
+    for option, kinds in OF_SOME.items():
+        if getattr(config, option) != getattr(SourceConfig(), option) and kind_of(name) not in kinds:
+            raise ValueError(
+                f"source.{option}={getattr(config, option)} would change nothing, as it is for {' and '.join(kinds)}; leave "
+                f"out --source.{option.replace('_', '-')}"
+            )
 
 
 def _embedded(name: str, config: SourceConfig) -> Source:
@@ -130,7 +151,7 @@ def _wikipedia(name: str, config: SourceConfig) -> Source:
     """Articles that have a topic; a table older than the articles lacks some, which are left out."""
     path, table = Path(name), Path(config.topics)
     if not config.topics:
-        raise ValueError("Wikipedia needs its article-topic table; give its path as --topics")
+        raise ValueError("Wikipedia needs its article-topic table; give its path as --source.topics")
     read = read_wikipedia_dump if name.removesuffix(".bz2").endswith(".xml") else read_wikipedia_parquet
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
     if not files:

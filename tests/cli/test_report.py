@@ -94,6 +94,25 @@ def test_a_run_that_was_made_of_another_says_so_and_is_not_counted_as_training(r
     assert "standard deviation over seeds" not in text, "nor another seed"
 
 
+def test_runs_of_one_name_are_told_apart_by_their_folders_and_each_is_there_once(runs, tmp_path):
+    for folder in ("a", "b"):
+        shutil.copytree(runs / "sgtm", tmp_path / folder / "sgtm")
+    copy_of(runs / "no_filter", tmp_path / "b" / "no_filter", {}, {"provenance/evaluated_on_sha256": "other"})
+    named = [str(tmp_path / name) for name in ("a/sgtm", "b", "b/../a/sgtm")]
+    assert main(["report", *named, "--out", str(tmp_path / "out")]) == 0
+    text = visible_text((tmp_path / "out" / "report.html").read_text())
+    assert "3 runs compared" in text
+    assert re.search(r"a/sgtm biology \d.* b/sgtm biology \d", text)
+    assert "The test documents of a/sgtm, b/sgtm and of no_filter differ" in text
+
+
+def test_runs_with_different_tokenizers_are_not_compared(runs, tmp_path, capsys):
+    copy_of(runs / "sgtm", tmp_path / "other", {}, {"provenance/tokenizer_sha256": "another"})
+    assert main(["report", str(runs / "sgtm"), str(tmp_path / "other"), "--out", str(tmp_path / "out")]) == 2
+    message = f"{runs / 'sgtm'} and {tmp_path / 'other'} have different tokenizers, so that their losses per token"
+    assert message in capsys.readouterr().err
+
+
 def attack_of(rates, strongest, **changes):
     """An attack in three evaluations at each rate, as `excise attack` writes it."""
     attacks = [

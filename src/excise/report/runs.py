@@ -1,8 +1,9 @@
 """Any evaluated runs as a figure of their own: losses with intervals, trade-off curves, attacks, all else that was measured of
 them as tables, configurations, samples."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -62,16 +63,62 @@ def read_run(directory: Path) -> EvaluatedRun:
     )
 
 
+def read_runs(directories: Sequence[Path]) -> list[EvaluatedRun]:
+    """Runs that can be compared, each once and under a name of its own: where several have one, as much of their paths as
+    tells them apart."""
+    given = {directory.resolve(): directory for directory in directories}
+    places, runs = list(given), [read_run(directory) for directory in given.values()]
+    _check_tokenizers(list(given.values()), runs)
+    n_of_name = Counter(run.name for run in runs)
+    named: list[EvaluatedRun] = []
+    for place, run in zip(places, runs, strict=True):
+        alike = [other for other, its in zip(places, runs, strict=True) if its.name == run.name and other != place]
+        named.append(run if n_of_name[run.name] == 1 else replace(run, name=_apart(place, alike, n_of_name)))
+    return named
+
+
+def _apart(place: Path, others: Sequence[Path], taken: Collection[str]) -> str:
+    """The shortest end of a path that none of the others has, and that is no name already."""
+    for n in range(1, len(place.parts)):
+        end = "/".join(place.parts[-n:])
+        if end not in taken and all(other.parts[-n:] != place.parts[-n:] for other in others):
+            return end
+    return str(place)
+
+
+def _check_tokenizers(directories: Sequence[Path], runs: Sequence[EvaluatedRun]) -> None:
+    for directory, run in zip(directories, runs, strict=True):
+        if run.results.provenance.tokenizer_sha256 != runs[0].results.provenance.tokenizer_sha256:
+            raise ValueError(
+                f"{directories[0]} and {directory} have different tokenizers, so that their losses per token cannot be compared; "
+                "report on them apart"
+            )
+
+
+CAPTION = "In square brackets: 95 % intervals over test documents. Stars mark the end of a training."
+
+
+def _caption(runs: Sequence[EvaluatedRun]) -> str:
+    """What the figure shows, and whether all runs were measured on the same documents."""
+    by_documents: dict[str, list[str]] = {}
+    for run in runs:
+        by_documents.setdefault(run.results.provenance.evaluated_on_sha256, []).append(run.name)
+    if len(by_documents) < 2:
+        return CAPTION
+    groups = " and of ".join(", ".join(names) for names in by_documents.values())
+    return f"{CAPTION} The test documents of {groups} differ, and with them the losses."
+
+
 def runs_figure(directories: Sequence[Path]) -> FigureResults:
     """All runs side by side."""
-    runs = [read_run(directory) for directory in directories]
+    runs = read_runs(directories)
     lines = [_line(run) for run in runs]
     return FigureResults(
         name="runs",
         title="What was measured",
         section="",
         scale=None,
-        caption="In square brackets: 95 % intervals over test documents. Stars mark the end of a training.",
+        caption=_caption(runs),
         panels=[*_tradeoffs(runs), *_attacks(runs), _losses_table(runs), *_over_seeds(runs), *_measured(runs)],
         claims=(),
         runs=lines,
@@ -167,19 +214,31 @@ def _attacks(runs: Sequence[EvaluatedRun]) -> list[Panel]:
     """The strongest attack of each kind on each run, by domain."""
     attacks = [(run, attack) for run in runs for attack in run.results.measures.get("relearning", ())]
     return [
-        _attack_plot(domain, [(run, attack) for run, attack in attacks if attack["domain"] == domain])
+        _attack_plot(domain, [(run, attack) for run, attack in attacks if attack["domain"] == domain], runs)
         for domain in dict.fromkeys(attack["domain"] for _, attack in attacks)
     ]
 
 
-def _attack_plot(domain: str, attacks: Sequence[tuple[EvaluatedRun, Mapping[str, Any]]]) -> Plot:
+def _attack_plot(
+    domain: str, attacks: Sequence[tuple[EvaluatedRun, Mapping[str, Any]]], runs: Sequence[EvaluatedRun]
+) -> Plot:
     return Plot(
         f"Relearning {domain}",
         "fine-tuning steps",
         f"{domain} loss (higher: more removed)",
         [Series(run.method, f"{run.name}, {_kind(attack)}", _strongest(attack, domain)) for run, attack in attacks],
-        levels={attack["baseline"]["run"]: attack["baseline_loss"] for _, attack in attacks},
+        levels={_baseline(attack, runs): attack["baseline_loss"] for _, attack in attacks},
     )
+
+
+def _baseline(attack: Mapping[str, Any], runs: Sequence[EvaluatedRun]) -> str:
+    """The name of the run whose loss an attack tries to reach, as it is called here where it is one of these."""
+    of = attack["baseline"]
+    sources = ((run, run.results.provenance) for run in runs)
+    same = (
+        run.name for run, its in sources if (its.run, its.checkpoint_sha256) == (of["run"], of.get("checkpoint_sha256"))
+    )
+    return next(same, of["run"])
 
 
 def _kind(attack: Mapping[str, Any]) -> str:

@@ -210,9 +210,9 @@ def test_nonsense_is_refused_in_a_sentence(make, message):
 
 
 def test_a_run_that_has_unlearned_is_evaluated_like_any(tmp_path):
-    run = small_run(**{"data.filter": "weak"})
+    run = small_run(**{"data.forget_share": 0.2})
     assert [len(corpus) for corpus in true_sets(run.data, ["spanish"], ["spanish"])] == [12, 12], (
-        "true labels, and nothing filtered"
+        "true labels, and nothing left out"
     )
     data = load_data(run.data, run.routing.domains)
     train(run, data, tmp_path / "full")

@@ -45,7 +45,7 @@ def test_labels_from_categories_are_asked_for_one_by_one_and_counted(tmp_path, c
     assert main(["prepare", str(tmp_path / "texts.jsonl"), "--out", str(tmp_path / "out"), *labels]) == 0
     said = capsys.readouterr()
     assert "labels of the training documents: 2 retain, 1 life, 1 unlabeled\n" in said.out
-    assert "label 'life' (1 documents) is no category; to train with it, say which" in said.err
+    assert "label 'life' (1 document) is no category; to train with it, say which" in said.err
 
 
 def test_inspect_shows_counts_lengths_packing_and_documents(data, capsys):

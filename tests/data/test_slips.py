@@ -30,7 +30,7 @@ def test_labels_are_told_with_their_documents(tmp_path):
 
 def test_labels_within_documents_are_told_with_their_tokens(tmp_path):
     told = told_labels(*prepared(tmp_path, [{"category": "english", "spans": [[0, 2, "spanish"]]}]))
-    assert told == "labels of the training documents: 1 unlabeled; within documents: 1 tokens spanish"
+    assert told == "labels of the training documents: 1 unlabeled; of their tokens: 1 spanish"
 
 
 def test_data_without_labels_say_what_training_does(tmp_path):
@@ -40,11 +40,11 @@ def test_data_without_labels_say_what_training_does(tmp_path):
 @pytest.mark.parametrize(
     ("odd", "said"),
     [
-        (row("spanish", "spansih"), "label 'spansih' (1 documents) is no category; did you mean 'spanish'?"),
-        (row("spanish", "retian"), "label 'retian' (1 documents) is no category; did you mean 'retain'?"),
-        (row("spanish", "unlabelled"), "label 'unlabelled' (1 documents) is no category; did you mean 'unlabeled'?"),
-        (row("spanish", "cbrn"), "label 'cbrn' (1 documents) is no category; to train with it, say which categories"),
-        (row("spanish", None) | {"spans": [[0, 1, "spnish"]]}, "label 'spnish' (1 tokens) is no category; did you"),
+        (row("spanish", "spansih"), "label 'spansih' (1 document) is no category; did you mean 'spanish'?"),
+        (row("spanish", "retian"), "label 'retian' (1 document) is no category; did you mean 'retain'?"),
+        (row("spanish", "unlabelled"), "label 'unlabelled' (1 document) is no category; did you mean 'unlabeled'?"),
+        (row("spanish", "cbrn"), "label 'cbrn' (1 document) is no category; to train with it, say which categories"),
+        (row("spanish", None) | {"spans": [[0, 1, "spnish"]]}, "label 'spnish' (1 token) is no category; did you"),
     ],
 )
 def test_a_label_that_is_no_category_is_told(tmp_path, odd, said, caplog):
@@ -56,7 +56,7 @@ def test_a_label_that_is_no_category_is_told(tmp_path, odd, said, caplog):
 def test_labels_that_stand_for_categories_are_compared_with_more_frequent_ones(tmp_path):
     rows = [row("", label) for label in (*["spanish"] * 5, "retain", "spansih", "biology")]
     (found,) = slips_in(*prepared(tmp_path, rows, category=""))
-    assert found.startswith("label 'spansih' (1 documents) is much like 'spanish'")
+    assert found.startswith("label 'spansih' (1 document) is much like 'spanish'")
 
 
 def test_ordinary_labels_are_nothing_to_speak_of_and_many_odd_ones_not_spoken_of_one_by_one(tmp_path):

@@ -21,21 +21,25 @@ def told_labels(folder: Path, manifest: Manifest) -> str:
     documents, tokens = count(folder, manifest, "train", "label"), count_within(folder, manifest, "train")
     if not tokens and set(documents) <= {UNLABELED}:
         return "no document has a label of its own: training draws them from the categories (data.labels=simulated)"
-    within = ", ".join(f"{n:,} tokens {label}" for label, n in tokens.most_common() if label != UNLABELED)
+    within = ", ".join(f"{n:,} {label}" for label, n in tokens.most_common() if label != UNLABELED)
     counts = ", ".join(f"{n:,} {label}" for label, n in documents.most_common())
-    return f"labels of the training documents: {counts}" + (f"; within documents: {within}" if within else "")
+    return f"labels of the training documents: {counts}" + (f"; of their tokens: {within}" if within else "")
 
 
 def slips_in(folder: Path, manifest: Manifest) -> list[str]:
     """A sentence on each label that is no category."""
     documents, tokens = count(folder, manifest, "train", "label"), count_within(folder, manifest, "train")
     categories = () if manifest.labels_are_categories else count(folder, manifest, "train", "category")
-    amounts = {label: f"{n:,} documents" for label, n in documents.items()}
-    amounts = {label: f"{n:,} tokens" for label, n in tokens.items()} | amounts
+    amounts = {label: _of(n, "token") for label, n in tokens.items()}
+    amounts |= {label: _of(n, "document") for label, n in documents.items()}
     known = {UNLABELED, RETAIN, *categories}
     found = list(_slips(documents + tokens, amounts, known, has_categories=bool(categories)))
     more = [f"and {len(found) - N_NAMED} more labels are no category"] if len(found) > N_NAMED else []
     return [*found[:N_NAMED], *more]
+
+
+def _of(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' if n != 1 else ''}"
 
 
 def _slips(n: Mapping[str, int], amounts: Mapping[str, str], known: set[str], *, has_categories: bool) -> Iterator[str]:

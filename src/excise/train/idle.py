@@ -112,7 +112,8 @@ def value_of(run: RunConfig, option: str) -> Any:
 
 def check_options(run: RunConfig, data: Data, asked: Collection[str] = ()) -> None:
     """Refuse an option that was asked for and does nothing; mention others."""
-    for idle in idle_options(run, data):
+    found = sorted(idle_options(run, data), key=lambda idle: idle.option not in asked)
+    for idle in found:
         said = f"{idle.option}={value_of(run, idle.option)}"
         if idle.option in asked:
             raise ValueError(f"{said} would change nothing for this run, as {idle.why}; leave it out, or change that")

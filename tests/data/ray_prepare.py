@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import ray
@@ -13,12 +13,14 @@ from excise.data.prepare import PrepareConfig, Share, make_shards
 from excise.data.shards import Finished
 
 
-def make_shards_or_die_once(out: Path, held_out: Callable[[Document], bool], share: Share) -> Finished:
+def make_shards_or_die_once(
+    out: Path, held_out: Callable[[Document], bool], label_of: Mapping[str, str], share: Share
+) -> Finished:
     died = out.parent / "died"
     if share.name == "train-00002" and not died.exists():
         died.touch()
         os._exit(1)
-    return make_shards(out, held_out, share)
+    return make_shards(out, held_out, label_of, share)
 
 
 if __name__ == "__main__":

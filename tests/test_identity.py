@@ -49,7 +49,7 @@ def test_no_default_changes_without_a_line_in_the_table_of_what_it_was():
 def test_a_new_option_at_its_default_or_at_what_runs_did_before_it_changes_no_name(monkeypatch):
     before = digest(DEMO)
     assert digest(with_option(DEMO)) == before != digest(with_option(DEMO, 8))
-    monkeypatch.setattr(module, "BEFORE", {"train.new_option": Was(8)})
+    monkeypatch.setattr(module, "BEFORE", module.BEFORE | {"train.new_option": Was(8)})
     assert digest(with_option(DEMO, 8)) == before != digest(with_option(DEMO)), "today's default is named then"
 
 
@@ -83,7 +83,7 @@ def test_a_field_that_was_renamed_reads_on_and_renames_no_run(monkeypatch):
     old, new = with_option(DEMO, 8, "old_option"), with_option(DEMO, 8)
     name = digest(old)
     assert digest(new) != name
-    monkeypatch.setattr(module, "BEFORE", {"train.old_option": Renamed("train.new_option")})
+    monkeypatch.setattr(module, "BEFORE", module.BEFORE | {"train.old_option": Renamed("train.new_option")})
     assert digest(new) == name
     assert from_dict(type(new), read_on(type(new), to_dict(old))) == new
 

@@ -35,13 +35,14 @@ class Renamed:
     to: str
 
 
-BEFORE: Mapping[str, Was | Removed | Renamed] = {}
+BEFORE: Mapping[str, Was | Removed | Renamed] = {
+    "data.labels": Was("simulated"),
+}
 """What has become of the fields of `RunConfig`, by path, and of `UnlearningConfig`, after `unlearning.`. Lines stay for ever:
 
-    "data.labels": Was("simulated"),           its default is another today
-    "data.n_test_documents": Was(0),           it is new, and runs before did not do as its default does
-    "train.paper_faithful": Removed((False,)), no run can have it any more
-    "train.clip_norm": Renamed("train.clip"),  and names of runs go on to hold the path it had first
+    "a.b": Was(0)              its default is another today, or it is new and runs before did not do as its default does
+    "a.b": Removed((False,))   no run can have it any more
+    "a.b": Renamed("a.c")      and names of runs go on to hold the path it had first
 """
 NO_OUTCOME = frozenset(
     f"train.{name}"

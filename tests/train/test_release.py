@@ -50,6 +50,7 @@ def test_a_release_of_what_has_unlearned_says_so(bilingual, tmp_path):
     assert RunDirectory(bilingual).method == "sgtm"
     unlearned = shutil.copytree(bilingual, tmp_path / "unlearned")
     (unlearned / "unlearning.json").write_text('{"method": "npo"}')
+    reseal(unlearned)
     release(unlearned, tmp_path / "one", ["spanish"])
     assert RunDirectory(tmp_path / "one").method == RunDirectory(unlearned).method == "npo"
 

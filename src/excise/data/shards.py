@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from excise.data.documents import BadRows, is_readable
 from excise.data.tokenised import Column, Joined, Tokenised
 from excise.data.tokens import Tokenizer
-from excise.files import sha256_of, write_whole
+from excise.files import flush, sha256_of, write_whole
 from excise.labels import UNLABELED
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
@@ -161,7 +161,9 @@ def _shard(values: Mapping[str, Any]) -> Shard:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """The last file of all; those that it gathers are then of no use."""
+    """The last file of all, once the shards that it lists are on the disk; the parts that it gathers are then of no use."""
+    for file in (TOKENIZER, *(file for shard in manifest.shards for file in shard.sha256)):
+        flush(folder / file)
     write_whole(folder / MANIFEST, sealed(asdict(manifest)))
     for file in folder.glob("*" + FINISHED):
         file.unlink()

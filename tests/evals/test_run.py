@@ -17,7 +17,7 @@ from excise.files import sha256_of
 from excise.labels import FIRST_DOMAIN_ID, RETAIN_ID
 from excise.model.gpt import n_parameters
 from excise.train.checkpoint import save_checkpoint
-from excise.train.run import RunDirectory
+from excise.train.run import Epoch, RunDirectory
 from tests.evals.runs import GENERAL, copy_of, evaluated, results_of, tiny_run, train_run
 
 
@@ -150,16 +150,22 @@ def test_forget_tokens_are_those_that_training_sees(rule, filter):
             tokens += batch.n_predicted
     assert unlabeled > 0
     assert (labelled == 0) == (filter == "weak")
-    assert seen_in_training(data, config, tokens) == {"biology": ForgetTokens(labelled, unlabeled)}
+    assert seen_in_training(Epoch.of(config, data), tokens) == {"biology": ForgetTokens(labelled, unlabeled)}
 
 
-def test_forget_tokens_are_those_of_training_whatever_a_run_is_measured_on(run, subject, found):
-    assert found.forget_tokens == seen_in_training(subject.data, subject.config, subject.done.tokens)
+def test_forget_tokens_are_those_of_training_whatever_a_run_is_measured_on(run, subject, found, tmp_path):
+    assert found.forget_tokens == seen_in_training(Epoch.of(subject.config, subject.data), subject.done.tokens)
     other = load_data(tiny_run(**{"data.seed": 1, "data.n_stories": 24}).data, ("biology",))
     elsewhere = open_run(run, other)
     assert elsewhere.provenance.evaluated_on_sha256 == other.held_out_sha256 != subject.data.held_out_sha256
     assert elsewhere.results_file.name == f"results-on-{other.sha256[:12]}.json"
     assert losses(elsewhere).forget_tokens == found.forget_tokens
+    old = copy_of(run, tmp_path / "old")
+    (old / "epoch.json").unlink()
+    assert losses(open_run(old, other)).forget_tokens == found.forget_tokens, "by its data, where it has kept no count"
+    changed = copy_of(old, tmp_path / "changed", {"data.n_stories": 24})
+    with pytest.raises(ValueError, match=r"holds other data than .* was trained on"):
+        losses(open_run(changed, other))
 
 
 def test_spreads_are_over_runs_that_differ_in_nothing_but_seeds(run, tmp_path):

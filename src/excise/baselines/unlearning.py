@@ -115,7 +115,7 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
     """Write the run that has unlearned, with a file `unlearning.json` that says how, and return its checkpoint."""
     if target.exists() and any(target.iterdir()):
         raise ValueError(f"{target} is not empty; choose another directory")
-    run, digests = RunDirectory(source).config(), RunDirectory(source).digests()
+    run = RunDirectory(source).config()
     domains = config.domains or run.routing.domains
     config = replace(config, domains=domains, rmu=config.rmu.scaled(run.model.n_layers))
     model, done = load_run(source)
@@ -129,7 +129,7 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
         write_whole(ablation_file(target), ablation_file(source).read_bytes())
     files = RunDirectory(target)
     configs.save(config, files.unlearning_file)
-    files.trained_on(digests)
+    files.keep_same(RunDirectory(source))
     files.note_same_tokens(RunDirectory(source))
     configs.save(run, files.config_file)
     checkpoint = checkpoint_at(files.checkpoints, done.step)

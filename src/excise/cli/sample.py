@@ -26,12 +26,11 @@ class SampleArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(SampleArguments, args, "sample")
-    from excise.data.dataset import tokenizer_of
     from excise.evals.samples import continuations
     from excise.train.release import load_run
     from excise.train.run import RunDirectory
 
-    tokenizer = tokenizer_of(RunDirectory(arguments.run).config().data)
+    tokenizer = RunDirectory(arguments.run).tokenizer()
     model, _ = load_run(arguments.run)
     domains = model.partition.domains
     (sample,) = continuations(

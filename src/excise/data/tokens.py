@@ -77,12 +77,17 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Writes the canonical JSON, the one that `sha256` is the digest of."""
-        path.write_text(self._canonical_json, encoding="utf-8", newline="\n")
+        path.write_bytes(self.as_json)
+
+    @property
+    def as_json(self) -> bytes:
+        """The content of its file."""
+        return self._canonical_json.encode()
 
     @cached_property
     def sha256(self) -> str:
         """The digest that manifests record: the same digest means the same tokens."""
-        return hashlib.sha256(self._canonical_json.encode()).hexdigest()
+        return hashlib.sha256(self.as_json).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """The tokens of one text, without any special token."""

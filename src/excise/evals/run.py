@@ -8,11 +8,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from excise.config import override
-from excise.data.dataset import Data, load_data
+from excise.data.dataset import Data, everything, load_data
+from excise.data.shards import is_prepared
+from excise.data.sources import EMBEDDED
 from excise.evals.calibration import calibrate, default_weights
 from excise.evals.losses import STAGES, SetLosses, is_part, of_categories, stage_losses
 from excise.evals.results import (
@@ -26,12 +27,11 @@ from excise.evals.results import (
     read_results,
 )
 from excise.files import sha256_of
-from excise.labels import FIRST_DOMAIN_ID
 from excise.model.gpt import GPT, n_parameters
 from excise.train.checkpoint import MANIFEST, Done
 from excise.train.loop import autocast, pick_precision
 from excise.train.release import find_checkpoint, load_run
-from excise.train.run import RunConfig, RunDirectory
+from excise.train.run import Epoch, RunConfig, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,31 @@ def open_run(
     config = files.config()
     model, done = load_run(directory, step=step)
     if data is None:
-        data = load_data(override(config.data, {"source": source or config.data.source}), config.routing.domains)
+        data = documents_in(source, files) if source else own_documents(files)
     if data.tokenizer.sha256 != files.digests().tokenizer_sha256:
         raise ValueError(f"{directory} was trained with another tokenizer than the one of {source or 'these data'}")
     return Subject(directory, config, model, done, data, weights or {})
+
+
+def own_documents(files: RunDirectory) -> Data:
+    """The data that a run was trained on."""
+    config = files.config()
+    source = config.data.source
+    if source not in EMBEDDED and not is_prepared(Path(source)):
+        raise ValueError(
+            f"the data of {files.path} are not at {source}; put them there, or evaluate it on others: "
+            f"excise evaluate {files.path} --data FOLDER"
+        )
+    return load_data(config.data, config.routing.domains)
+
+
+def documents_in(source: str, files: RunDirectory) -> Data:
+    """Other data than a run's, whose labels decide nothing, or its own where they have moved."""
+    config = files.config()
+    moved = override(config.data, {"source": source})
+    data = load_data(everything(moved), config.routing.domains)
+    is_own = data.sha256 == files.digests().data_sha256
+    return load_data(moved, config.routing.domains) if is_own else data
 
 
 def losses(subject: Subject) -> Losses:
@@ -136,27 +157,33 @@ def losses(subject: Subject) -> Losses:
         category_means={name: SetLosses.mean_over(list(parts.values())) for name, parts in by_category.items()},
         removed=subject.removed,
         calibration_weights=subject.weights or default_weights(test),
-        forget_tokens=seen_in_training(trained_on(subject), subject.config, subject.done.tokens),
+        forget_tokens=seen_in_training(epoch_of(subject), subject.done.tokens),
     )
+
+
+def epoch_of(subject: Subject) -> Epoch:
+    """One pass over what a run was trained on, as it has kept it or, from before it did, as its data tell."""
+    return RunDirectory(subject.directory).epoch() or Epoch.of(subject.config, trained_on(subject))
 
 
 def trained_on(subject: Subject) -> Data:
     """What a run was trained on, which need not be what it is measured on."""
-    same = subject.data.sha256 == RunDirectory(subject.directory).digests().data_sha256
-    return subject.data if same else load_data(subject.config.data, subject.config.routing.domains)
+    digests = RunDirectory(subject.directory).digests()
+    if subject.data.sha256 == digests.data_sha256:
+        return subject.data
+    data = load_data(subject.config.data, subject.config.routing.domains)
+    if data.sha256 != digests.data_sha256:
+        raise ValueError(f"{subject.config.data.source} holds other data than {subject.directory} was trained on")
+    return data
 
 
-def seen_in_training(data: Data, run: RunConfig, tokens: int) -> dict[str, ForgetTokens]:
+def seen_in_training(epoch: Epoch, tokens: int) -> dict[str, ForgetTokens]:
     """Predictions of each domain in so many tokens of training."""
-    lengths, labelled = data.train.lengths - 1, data.train.labels >= FIRST_DOMAIN_ID
-    if run.batch.packing == "padded":
-        lengths = np.minimum(lengths, run.batch.context)
 
-    def seen(members: NDArray[np.bool_]) -> int:
-        return round(tokens * int(lengths[members].sum()) / int(lengths.sum()))
+    def seen(n: int) -> int:
+        return round(tokens * n / epoch.n_predicted)
 
-    of_domain = {domain: data.truth == number for number, domain in enumerate(run.routing.domains)}
-    return {name: ForgetTokens(seen(of & labelled), seen(of & ~labelled)) for name, of in of_domain.items()}
+    return {of.domain: ForgetTokens(seen(of.labelled), seen(of.unlabeled)) for of in epoch.domains}
 
 
 @dataclass(frozen=True)

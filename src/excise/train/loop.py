@@ -26,7 +26,7 @@ from excise.routing.precision import HalfStream
 from excise.train.checkpoint import Done, checkpoint_at, drop_earlier, resume, save_checkpoint
 from excise.train.idle import check_modules
 from excise.train.recorded import passes_for
-from excise.train.run import DataDigests, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
+from excise.train.run import DataDigests, Epoch, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
 from excise.train.schedule import is_evaluation, learning_rate
 from excise.train.step import Diverged, Passes, accumulate_passes, clip_by_part
 
@@ -143,6 +143,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     if files:
         files.open_for(run)
         files.trained_on(DataDigests(data.sha256, data.tokenizer.sha256))
+        files.keep(data.tokenizer, Epoch.of(run, data))
         if run.routing.forget_tokens and run.routing.modules:
             files.note_tokens(own)
         sealed = files.sealed()

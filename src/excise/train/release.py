@@ -114,7 +114,7 @@ def release(source: Path, target: Path, domains: Sequence[str], how: Ablation = 
     write_whole(ablation_file(target), (json.dumps(noted, indent=2) + "\n").encode())
     if RunDirectory(source).unlearning_file.exists():
         write_whole(files.unlearning_file, RunDirectory(source).unlearning_file.read_bytes())
-    files.trained_on(RunDirectory(source).digests())
+    files.keep_same(RunDirectory(source))
     files.note_same_tokens(RunDirectory(source), but=removed_modules(target))
     configs.save(RunDirectory(source).config(), files.config_file)
     checkpoint = checkpoint_at(files.checkpoints, done.step)

@@ -3,6 +3,8 @@
 config.json            resolved; unknown keys are refused on loading, and one that an older version left out reads as what it did
 tokens.json            where modules have token vectors: of which tokens, by domain
 data.json              digests of the data and the tokenizer that it is trained on
+tokenizer.json         that tokenizer, so that the run can be used where its data are not
+epoch.json             predictions in one pass over that data, of each domain too
 metrics.jsonl          a line per logged step
 checkpoints/step-N/    parameters and optimizer state by part, and a seal over them and the files of SEALED
 ablation.json          in a release: what became of its modules
@@ -19,11 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from excise import config as configs
-from excise.data.dataset import DataConfig
+from excise.data.dataset import Data, DataConfig, tokenizer_of
 from excise.data.loader import BatchConfig
+from excise.data.tokens import Tokenizer
 from excise.files import PART, make_folder, sha256_of, write_whole
 from excise.identity import SEEDS, differences, digest, read_on
+from excise.labels import FIRST_DOMAIN_ID
 from excise.model.gpt import GPT, GPTConfig
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
@@ -33,7 +39,9 @@ Precision = Literal["auto", "float32", "bfloat16", "bfloat16_stream"]
 DECAY_STEPS = 0.2
 OwnTokens = Mapping[str, Sequence[int]]
 """By domain the tokens that its module has vectors for."""
-SEALED = ("config.json", "data.json", "tokens.json", "tokenizer.json", "ablation.json", "unlearning.json")
+SEALED = tuple(
+    f"{name}.json" for name in ("config", "data", "epoch", "tokens", "tokenizer", "ablation", "unlearning")
+)
 """Files of a run that stay as they are from its first checkpoint on, where it has them."""
 
 
@@ -148,6 +156,35 @@ class DataDigests:
     tokenizer_sha256: str
 
 
+@dataclass(frozen=True)
+class DomainShare:
+    """Predictions in training documents that truly belong to a domain, by whether these are labelled so."""
+
+    domain: str
+    labelled: int
+    unlabeled: int
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over what a run is trained on."""
+
+    n_predicted: int
+    domains: tuple[DomainShare, ...]
+
+    @staticmethod
+    def of(run: RunConfig, data: Data) -> "Epoch":
+        lengths, labelled = data.train.lengths - 1, data.train.labels >= FIRST_DOMAIN_ID
+        if run.batch.packing == "padded":
+            lengths = np.minimum(lengths, run.batch.context)
+
+        def share(number: int, domain: str) -> DomainShare:
+            of = data.truth == number
+            return DomainShare(domain, *(int(lengths[members].sum()) for members in (of & labelled, of & ~labelled)))
+
+        return Epoch(int(lengths.sum()), tuple(share(*named) for named in enumerate(run.routing.domains)))
+
+
 class RunDirectory:
     """The files of a run."""
 
@@ -156,6 +193,8 @@ class RunDirectory:
         self.config_file = path / "config.json"
         self.data_file = path / "data.json"
         self.tokens_file = path / "tokens.json"
+        self.tokenizer_file = path / "tokenizer.json"
+        self.epoch_file = path / "epoch.json"
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.results_file = path / "results.json"
@@ -222,6 +261,33 @@ class RunDirectory:
             configs.save(digests, self.data_file)
         elif self.digests() != digests:
             raise ValueError(f"{self.path} was begun with other data; give it back, or choose another directory")
+
+    def keep(self, tokenizer: Tokenizer, epoch: Epoch) -> None:
+        """Keep what is needed of the data where they are not, also in a run from before anything was kept."""
+        if not self.tokenizer_file.exists():
+            write_whole(self.tokenizer_file, tokenizer.as_json)
+        if not self.epoch_file.exists():
+            configs.save(epoch, self.epoch_file)
+
+    def keep_same(self, source: "RunDirectory") -> None:
+        """Keep and note of the data what another run has of the same."""
+        self.trained_on(source.digests())
+        for mine, its in ((self.tokenizer_file, source.tokenizer_file), (self.epoch_file, source.epoch_file)):
+            if its.exists():
+                write_whole(mine, its.read_bytes())
+
+    def tokenizer(self) -> Tokenizer:
+        """The run's own, or that of its source in a run from before it was kept."""
+        kept = self.tokenizer_file.exists()
+        tokenizer = Tokenizer.load(self.tokenizer_file) if kept else tokenizer_of(self.config().data)
+        if tokenizer.sha256 != self.digests().tokenizer_sha256:
+            where = self.tokenizer_file if kept else self.config().data.source
+            raise ValueError(f"the tokenizer of {where} is not the one that {self.path} was trained with")
+        return tokenizer
+
+    def epoch(self) -> Epoch | None:
+        """One pass over what the run was trained on; nothing in a run from before it was kept."""
+        return configs.load(Epoch, self.epoch_file) if self.epoch_file.exists() else None
 
     def own_tokens(self) -> dict[str, list[int]]:
         """The tokens that modules have vectors for, by domain."""

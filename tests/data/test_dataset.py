@@ -10,6 +10,10 @@ from excise.config import override
 from excise.data.dataset import DataConfig, everything, load_data
 from excise.data.prepare import PrepareConfig, prepare
 from excise.labels import FIRST_DOMAIN_ID, RETAIN_ID, UNLABELED_ID
+from excise.recipes.demo import demo_run
+from excise.recipes.figures import bilingual_runs, topics_runs
+from excise.recipes.figures.planned import Sources
+from excise.recipes.paper import PAPER_RECIPES
 
 DOMAINS = ("spanish",)
 
@@ -223,3 +227,66 @@ def test_unknown_categories_are_named(tmp_path, config, message):
 def test_a_folder_that_is_not_prepared_says_how_to_prepare_it(tmp_path):
     with pytest.raises(ValueError, match=r"holds no prepared data; make it with: excise prepare SOURCE --out"):
         load_data(DataConfig(source=str(tmp_path)), DOMAINS)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Data with 300 test documents: 240 of biology, 48 of history, 12 of medicine."""
+    folder = tmp_path_factory.mktemp("many")
+    rows = [document(category, text=f"text {i} about {category}") for category in TOPICS[:3] for i in range(240)]
+    write(folder, "train", rows[::10])
+    write(folder, "test", [*rows[:240], *rows[480:528], *rows[240:252]])
+    prepare(str(folder), folder / "data")
+    return DataConfig(source=str(folder / "data"), general=("history",), adjacent=("medicine",), calibration_share=0.5)
+
+
+def held_out(config):
+    """By split and category, where the documents begin."""
+    data = load_data(config, ("biology",))
+    found = {}
+    for split, sets in (("calibration", data.calibration), ("test", data.test)):
+        for name in ("retain", "biology"):
+            categories = sets[name].categories
+            for i, category in enumerate(categories.names):
+                if (of := categories.index == i).any():
+                    found[split, category] = set(sets[name].starts[of].tolist())
+    return found
+
+
+def test_a_limit_of_test_documents_takes_of_each_category_its_share_and_a_few_at_least(many, caplog):
+    limited, whole = (held_out(override(many, {"n_test_documents": n})) for n in (100, 0))
+    counts = {name: len(of) for name, of in limited.items()}
+    assert sum(counts.values()) <= 100
+    of_biology, of_history, of_medicine = (
+        counts["calibration", c] + counts["test", c] for c in ("biology", "history", "medicine")
+    )
+    assert 70 <= of_biology <= 80
+    assert 14 <= of_history <= 18
+    assert 10 <= of_medicine <= 12, "of which its share would be 4"
+    assert all(limited[name] <= whole[name] for name in whole), "nothing moves from one split to the other"
+    assert limited == held_out(override(many, {"n_test_documents": 100}))
+    assert limited != held_out(override(many, {"n_test_documents": 100, "seed": 1}))
+    (line,) = {record.message for record in caplog.records}
+    assert f"{sum(counts.values())} of the 300 test documents" in line
+    assert "(data.n_test_documents=100; 0 reads all)" in line
+
+
+@pytest.mark.parametrize("n", [1, 3, 7, 20, 299])
+def test_no_limit_leaves_a_category_without_documents(many, n):
+    found = held_out(override(many, {"n_test_documents": n}))
+    assert len(found) == 6
+    assert sum(map(len, found.values())) <= max(6, n)
+
+
+def test_the_digest_of_held_out_documents_tells_how_many_are_read(many):
+    digests = {load_data(override(many, {"n_test_documents": n}), ("biology",)).held_out_sha256 for n in (0, 300, 299)}
+    assert len(digests) == 2, "300 are all of them"
+
+
+def test_recipes_of_the_paper_read_all_test_documents_and_the_demo_does_without_saying_so():
+    recipes = [make() for make in PAPER_RECIPES.values()]
+    recipes += [
+        module.setup(scale, Sources()) for module in (bilingual_runs, topics_runs) for scale in ("small", "paper")
+    ]
+    assert {run.data.n_test_documents for run in recipes} == {0}
+    assert 2 * demo_run().data.n_test_stories <= demo_run().data.n_test_documents

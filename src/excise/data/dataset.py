@@ -25,6 +25,8 @@ from excise.labels import FIRST_DOMAIN_ID, GROUPS, RETAIN, RETAIN_ID, UNLABELED,
 
 SIMULATED = ("undiscovered_share", "false_positive_rate", "retain_share", "adjacent_retain_share")
 SHARES = (*SIMULATED, "forget_share", "calibration_share")
+FEWEST = 8
+"""Documents of a category, for calibration and for the test each, that are read where there are so many."""
 Labels = Literal["given", "simulated"]
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,9 @@ class DataConfig:
     belong to a domain."""
     calibration_share: float = 0.25
     """Share of the test documents that calibration may see, and the test then does not."""
+    n_test_documents: int = 2000
+    """How many of the test documents are read, those for calibration among them: each category's share of them, and a few at
+    least; 0 means all."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -75,6 +80,8 @@ class DataConfig:
         for name in ("n_stories", "n_test_stories"):
             if getattr(self, name) < 1:
                 raise ValueError(f"data.{name}={getattr(self, name)} leaves that split empty; set it to at least 1")
+        if self.n_test_documents < 0:
+            raise ValueError(f"data.n_test_documents={self.n_test_documents} cannot be negative; 0 means all")
         for entry in self.forget:
             if not all(entry.partition("=")):
                 raise ValueError(f"data.forget has {entry!r}; write domain=category")
@@ -305,10 +312,34 @@ def _held_out(
     if config.adjacent:
         of_category = np.array([name in config.general for name in data.categories.names])[data.categories.index]
         sets |= dict(zip(GROUPS, (truth == ADJACENT, of_category if config.general else truth == OTHER), strict=True))
-    calibration = {name: corpus[members & for_calibration] for name, members in sets.items()}
-    test = {name: corpus[members & ~for_calibration] for name, members in sets.items()}
+    # A document's split does not depend on how many are read, or raising that number would test what was calibrated on.
+    read = _read(2 * data.categories.index.astype(np.int64) + for_calibration, config)
+    calibration = {name: corpus[members & read & for_calibration] for name, members in sets.items()}
+    test = {name: corpus[members & read & ~for_calibration] for name, members in sets.items()}
     _check_test(test, config, more_tests)
     return calibration, test
+
+
+def _read(groups: NDArray[np.int64], config: DataConfig) -> NDArray[np.bool_]:
+    """Which of the test documents are read: of each group its share, and a few at least."""
+    limit, n = config.n_test_documents, len(groups)
+    if not limit or n <= limit:
+        return np.ones(n, bool)
+    counts = np.bincount(groups)
+    least = np.minimum(counts, max(1, min(FEWEST, limit // np.count_nonzero(counts))))
+    rare = counts * limit < least * n
+    share = (limit - least[rare].sum()) / max(1, counts[~rare].sum())
+    wanted = np.maximum(least, np.floor(counts * share))
+    shuffled = np.random.default_rng(config.seed).permutation(n)
+    in_groups = shuffled[np.argsort(groups[shuffled], kind="stable")]
+    nth = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
+    read = np.zeros(n, bool)
+    read[in_groups] = nth < np.repeat(wanted, counts)
+    _warn_once(
+        f"{read.sum():,} of the {n:,} test documents of {config.source} are read "
+        f"(data.n_test_documents={limit}; 0 reads all)"
+    )
+    return read
 
 
 def _check_test(test: Mapping[str, Corpus], config: DataConfig, more_tests: str) -> None:

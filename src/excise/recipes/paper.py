@@ -1,6 +1,6 @@
 """The paper's runs: models, batches and rates of its two hyperparameter tables (appendices I and J).
 
-`data.source` must name a folder with the documents. Learning rates are the tables'.
+`data.source` must name a folder with the documents, whose test split is evaluated whole. Learning rates are the tables'.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ WIKIPEDIA_ROWS = {"34m": 128, "64m": 256, "125m": 256, "254m": 512}
 def tinystories(size: str) -> RunConfig:
     """Removing Spanish from a bilingual model (section 4): a quarter of the English is retain, embeddings are joint."""
     return RunConfig(
-        data=DataConfig(source="tinystories", retain_share=0.25),
+        data=DataConfig(source="tinystories", retain_share=0.25, n_test_documents=0),
         model=TINYSTORIES[size],
         routing=RoutingConfig(domains=("spanish",), embeddings="joint"),
         batch=BatchConfig(context=512, rows_per_step=128, rows_per_micro_batch=128, packing="padded"),
@@ -49,7 +49,7 @@ def tinystories(size: str) -> RunConfig:
 def wikipedia(size: str) -> RunConfig:
     """Removing biology from a model of Wikipedia (section 5): a tenth of the rest is retain, embeddings are retain."""
     return RunConfig(
-        data=DataConfig(source="wikipedia", retain_share=0.1, adjacent_retain_share=0.1),
+        data=DataConfig(source="wikipedia", retain_share=0.1, adjacent_retain_share=0.1, n_test_documents=0),
         model=WIKIPEDIA[size],
         routing=RoutingConfig(domains=("biology",), embeddings="retain"),
         batch=BatchConfig(context=1024, rows_per_step=WIKIPEDIA_ROWS[size], rows_per_micro_batch=64),

@@ -88,7 +88,9 @@ def _smoke(_: Sources) -> RunConfig:
 
 def _small(sources: Sources) -> RunConfig:
     return RunConfig(
-        data=DataConfig(source=sources.bilingual or "bilingual", forget=(f"{DOMAIN}=es",), retain_share=0.25),
+        data=DataConfig(
+            source=sources.bilingual or "bilingual", forget=(f"{DOMAIN}=es",), retain_share=0.25, n_test_documents=0
+        ),
         model=GPTConfig(n_layers=6, d_model=128, n_heads=16, d_mlp=512),
         routing=RoutingConfig(domains=(DOMAIN,), forget_heads=1, forget_units=64),
         batch=BatchConfig(context=512, rows_per_step=128, rows_per_micro_batch=128),

@@ -145,7 +145,7 @@ def _smoke(_: Sources, domain: str) -> RunConfig:
 
 def _small(sources: Sources, domain: str) -> RunConfig:
     return RunConfig(
-        data=DataConfig(source=sources.topics or "prepared/topics"),
+        data=DataConfig(source=sources.topics or "prepared/topics", n_test_documents=0),
         model=GPTConfig(context=1024, n_layers=6, d_model=128, n_heads=16, d_mlp=512),
         routing=RoutingConfig(domains=(domain,)),
         batch=BatchConfig(context=1024, rows_per_step=64, rows_per_micro_batch=64),

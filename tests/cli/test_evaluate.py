@@ -2,16 +2,21 @@
 
 import json
 from dataclasses import asdict
+from io import StringIO
 from shutil import copytree, rmtree
 
 import pytest
 from rich.console import Console
 
 from excise.cli.main import main
-from excise.cli.progress import spinner
+from excise.cli.progress import EvaluationBar, ProgressBar
 from excise.cli.tables import FittedTable
 from excise.data.tokens import train_tokenizer
 from excise.data.topics import CATEGORIES, questions
+from excise.evals.losses import STAGES
+from excise.evals.progress import HowFar, shown_by
+from excise.train.checkpoint import Done
+from excise.train.loop import Progress
 from tests.evals.runs import PLAIN, copy_of, diverge, evaluated, prepared, results_of, train_run
 
 QUICK = ["--steps", "2", "--evaluate-every", "1", "--learning-rates", "1e-3", "--rows-per-step", "2"]
@@ -107,15 +112,68 @@ def test_what_is_printed_of_a_run_fits_the_terminal(runs, tmp_path, capsys, monk
     assert sum(f"[{low:.3f}, {high:.3f}]" in line for line in printed) >= 1
 
 
-def test_a_terminal_shows_which_measure_is_taken_and_for_how_long():
-    console = Console(force_terminal=True, color_system=None, width=80)
-    bar = spinner(console)
-    task = bar.add_task("")
-    bar.reset(task, description="run: losses")
-    with console.capture() as capture:
-        console.print(bar.get_renderable())
+def test_a_terminal_shows_what_is_measured_for_how_long_and_how_far():
+    console = Console(force_terminal=True, color_system=None, width=100)
+    bar = EvaluationBar(console)
+    with bar.of("run: losses"), console.capture() as capture:
+        console.print(bar.bar.get_renderable())
+        bar.show(HowFar(2_000, 8_000, 3.0))
+        console.print(bar.bar.get_renderable())
     assert "run: losses 0:00:00" in capture.get()
-    assert "%" not in capture.get()
+    assert "run: losses: 2,000 of 8,000 tokens, 9 s left 0:00:00" in capture.get()
+
+
+@pytest.mark.parametrize("shown_on", [EvaluationBar, lambda console: ProgressBar(console, "demo")])
+def test_without_a_terminal_a_long_evaluation_has_a_line_every_ten_seconds(shown_on, capsys):
+    with shown_on(Console(soft_wrap=True)) as bar:
+        show = getattr(bar, "show_evaluation", None) or bar.show
+        for seconds in (1, 9, 11, 13, 20.9, 21.1, 1, 9, 12):
+            show(HowFar(int(100 * seconds), 2_200, seconds))
+    said = [line.split(": ")[-1] for line in capsys.readouterr().out.splitlines()]
+    assert said == [f"{n} of 2,200 tokens, {left} s left" for n, left in (("1,100", 11), ("2,110", 1), ("1,200", 10))]
+
+
+def test_the_bar_of_a_training_shows_its_evaluations():
+    console = Console(force_terminal=True, color_system=None, width=120, file=StringIO())
+    with ProgressBar(console, "demo") as bar, shown_by(bar.show_evaluation):
+        bar(Progress(None, Done(10, 100, 1.0), 20, 5.0, {}))
+        bar.show_evaluation(HowFar(30, 40, 3.0))
+        with console.capture() as capture:
+            console.print(bar.bar.get_renderable())
+    assert "10/20 steps evaluating 75%, 1 s left" in " ".join(capture.get().split())
+
+
+def test_several_runs_are_compared_in_one_table(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.chdir(tmp_path)
+    for folder, run in (("c", "plain-float32"), ("b/inside", "sgtm-float32"), ("a", "sgtm-float32")):
+        copytree(runs / run, tmp_path / folder / "run")
+    assert main(["ablate", "a/run", "--to", "safe"]) == 0
+    assert main(["evaluate", "c/run", "b/inside/run", "safe"]) == 0
+    title, heads, _, *rows = capsys.readouterr().out.strip().split("Loss per token")[-1].splitlines()
+    assert title == ""
+    assert heads.split("  ")[0] == "run (method)"
+    losses = {folder: measures(tmp_path / folder)["losses"]["sets"] for folder in ("c/run", "b/inside/run", "safe")}
+    numbers = [
+        [f"{of['retain']['calibrated']:.3f}", "biology", *(f"{of['biology'][stage]:.3f}" for stage in STAGES)]
+        for of in losses.values()
+    ]
+    assert [row.split()[-5:] for row in rows] == numbers
+    names = ["c/run (no_filter)", "inside/run (sgtm)", "safe (sgtm, ablated)"]
+    assert [row[: len(name)] for row, name in zip(rows, names, strict=True)] == names
+
+
+def test_a_name_gives_way_to_numbers_where_there_is_no_room():
+    rows = ("a-name-longer-than-the-room-that-there-is", "4.131", "9.413"), ("short", "1.000", "2.000")
+    lines = rendered(36, ("run", "before ablation", "calibrated"), *rows)
+    assert max(map(len, lines)) <= 36
+    assert {"4.131", "9.413", "calibrated", "short"} <= set(" ".join(lines).split())
+
+
+def test_runs_evaluated_on_other_documents_are_not_compared_silently(runs, bad, tmp_path, capsys):
+    assert main(["evaluate", str(runs / "plain-float32"), str(bad["RUN"]), str(bad["ON_OTHER_DATA"])]) == 0
+    told = "Not to be compared, because of different test documents: plain-float32, RUN; on_other_data\n"
+    assert told in capsys.readouterr().out
 
 
 def test_an_earlier_checkpoint_has_results_of_its_own_and_can_be_matched(runs, tmp_path):

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from excise.cli.arguments import parse
-from excise.cli.tables import shown, spread_table
+from excise.cli.tables import comparison, shown, spread_table
 from excise.evals.options import MeasureOptions
 
 MeasureName = Literal[
@@ -50,38 +50,57 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(EvaluateArguments, args, "evaluate")
     if not arguments.runs:
         raise ValueError("name at least one run to evaluate: excise evaluate RUN...")
+    if not arguments.measures:
+        raise ValueError("--measures names nothing to measure; name losses, or leave it out")
     if arguments.roc and not arguments.surface:
         raise ValueError("a ROC curve is drawn over a surface; name a folder for it with --surface")
     if arguments.options.prompts and "samples" not in arguments.measures:
         raise ValueError("--prompts are continued by the measure samples; name it too: --measures losses samples")
-    from excise.cli.progress import spinner
+    from excise.cli.progress import EvaluationBar
     from excise.evals.measures import MEASURES
-    from excise.evals.results import add_measures
+    from excise.evals.results import Results, add_measures
     from excise.evals.run import open_run, seed_spreads
     from excise.train.run import RunDirectory
 
-    for directory in arguments.runs:
+    runs = list(dict.fromkeys(arguments.runs))
+    for directory in runs:
         RunDirectory(directory).config()  # so that a wrong name is told before hours of work
     weights = weights_of(arguments.weights)
     console = Console(soft_wrap=True)
     chosen = [name for name in MEASURES if name in arguments.measures]
-    with spinner(console) as bar:
-        task = bar.add_task("")
-        for directory in arguments.runs:
-            bar.reset(task, description=f"{directory}: loading")
-            subject = open_run(directory, source=arguments.data, step=arguments.step, weights=weights)
+    # The losses of several runs are compared in one table at the end.
+    printed = chosen if len(runs) == 1 else [name for name in chosen if name != "losses"]
+    evaluated: dict[Path, Results] = {}
+    with EvaluationBar(console) as bar:
+        for directory in runs:
+            with bar.of(f"{directory}: loading"):
+                subject = open_run(directory, source=arguments.data, step=arguments.step, weights=weights)
             for name in chosen:
-                bar.reset(task, description=f"{directory}: {name}")
-                measured = MEASURES[name](subject, arguments.options)
+                with bar.of(f"{directory}: {name}"):
+                    measured = MEASURES[name](subject, arguments.options)
                 results = add_measures(subject.results_file, subject.provenance, {name: measured})
-                bar.console.print(f"{directory}, step {subject.done.step}", highlight=False)
-                bar.console.print(shown(name, results.measures[name]))
-            bar.console.print(f"wrote {subject.results_file}", highlight=False)
-    for spreads in seed_spreads(arguments.runs, arguments.step):
+                if name in printed:
+                    console.print(f"{directory}, step {subject.done.step}", highlight=False)
+                    console.print(shown(name, results.measures[name]))
+            console.print(f"wrote {subject.results_file}", highlight=False)
+            evaluated[directory] = results
+    if "losses" in chosen and len(runs) > 1:
+        console.print(comparison(evaluated, {directory: method_of(directory) for directory in runs}))
+    for spreads in seed_spreads(runs, arguments.step) if not arguments.data else ():
         console.print(spread_table(spreads))
     if arguments.surface:
-        _write_surface(arguments.runs, arguments.surface, arguments.roc, console)
+        _write_surface(runs, arguments.surface, arguments.roc, console)
     return 0
+
+
+def method_of(directory: Path) -> str:
+    """How a run was trained, or what was done to it afterwards."""
+    from excise.train.run import RunDirectory
+
+    files = RunDirectory(directory)
+    altered = files.alterations()
+    method: str = altered["unlearning"]["method"] if "unlearning" in altered else files.config().method
+    return f"{method}, ablated" if "ablation" in altered else method
 
 
 def weights_of(given: Sequence[str]) -> dict[str, float]:

@@ -1,11 +1,17 @@
 """Progress of a run: a bar on a terminal, an aligned line now and then elsewhere."""
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from excise.evals.progress import HowFar, shown_by
 from excise.train import loop
+
+EVERY = 10.0
+"""Seconds between two lines about an evaluation, the first of which comes when it has taken so long."""
 
 
 def spinner(console: Console) -> Progress:
@@ -14,8 +20,53 @@ def spinner(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
+class NowAndThen:
+    """Whether a line about an evaluation is due."""
+
+    def __init__(self) -> None:
+        self.told = 0.0
+
+    def __call__(self, how_far: HowFar) -> bool:
+        if how_far.seconds < self.told:  # it is another evaluation
+            self.told = 0.0
+        if how_far.seconds - self.told < EVERY:
+            return False
+        self.told = how_far.seconds
+        return True
+
+
+class EvaluationBar:
+    """What is being evaluated and how far that is: on a terminal all the time, elsewhere a line where it takes long."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.bar, self.is_due = console, spinner(console), NowAndThen()
+        self.title, self.task = "", self.bar.add_task("")
+
+    def __enter__(self) -> "EvaluationBar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    @contextmanager
+    def of(self, title: str) -> Iterator[None]:
+        """While this is evaluated."""
+        self.title = title
+        self.bar.reset(self.task, description=title)
+        with shown_by(self.show):
+            yield
+
+    def show(self, how_far: HowFar) -> None:
+        text = f"{self.title}: {how_far}"
+        self.bar.update(self.task, description=text)
+        if not self.console.is_terminal and self.is_due(how_far):
+            self.console.print(text, highlight=False, markup=False)
+
+
 class ProgressBar:
-    """A listener that shows loss, tokens per second and the time left, and losses after ablation when they are known."""
+    """A listener that shows loss, tokens per second and the time left, losses after ablation when they are known, and how far
+    their evaluation is."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, title
@@ -23,20 +74,22 @@ class ProgressBar:
             TextColumn(f"{title:<16}"),
             BarColumn(),
             TextColumn("{task.completed}/{task.total} steps"),
-            TextColumn("loss {task.fields[loss]:.3f}"),
-            TextColumn("{task.fields[speed]:,.0f} tokens/s"),
+            TextColumn("{task.fields[state]}"),
             TimeRemainingColumn(),
             console=console,
         )
-        self.task = self.bar.add_task(title, total=None, loss=float("nan"), speed=0.0)
+        self.task = self.bar.add_task(title, total=None, state="")
+        self.is_due, self.shown = NowAndThen(), ExitStack()
         self.before: tuple[float, int] | None = None
         self.first: tuple[float, int] | None = None
         """When the first line came, and its step."""
 
     def __enter__(self) -> "ProgressBar":
+        self.shown.enter_context(shown_by(self.show_evaluation))
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.shown.close()
         if self.bar.live.is_started:
             self.bar.stop()  # which also shows the cursor again
 
@@ -44,9 +97,8 @@ class ProgressBar:
         speed = self._speed(progress)
         if self.console.is_terminal:
             self.bar.start()
-            self.bar.update(
-                self.task, completed=progress.done.step, total=progress.n_steps, loss=progress.loss, speed=speed
-            )
+            state = f"loss {progress.loss:.3f} {speed:,.0f} tokens/s"
+            self.bar.update(self.task, completed=progress.done.step, total=progress.n_steps, state=state)
         else:
             self._line(progress, speed)
         if losses := progress.metrics.get("losses"):
@@ -54,6 +106,12 @@ class ProgressBar:
             self._print(progress, f"loss after ablation: {ablated}")
         if progress.done.step == progress.n_steps and self.console.is_terminal:
             self.bar.stop()
+
+    def show_evaluation(self, how_far: HowFar) -> None:
+        if self.bar.live.is_started:
+            self.bar.update(self.task, state=f"evaluating {how_far.in_short}")
+        elif self.is_due(how_far):
+            self.console.print(f"{self.title:<16} evaluating: {how_far}", highlight=False, markup=False)
 
     def _speed(self, progress: loop.Progress) -> float:
         """Tokens per second since the last call."""

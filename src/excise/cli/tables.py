@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -10,13 +11,17 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from excise.evals.tables import TABLES
+from excise.evals import tables
 
 if TYPE_CHECKING:
+    from excise.evals.figure import Table as Numbers
+    from excise.evals.results import Results
     from excise.evals.run import SeedSpreads
 
 BETWEEN = 3
 """Characters between two columns."""
+SHORTEST = 10
+"""Characters of the first column below which its words are not cut up for the sake of the others."""
 WORD = re.compile(r"\[.*?\]|\S+")
 """What is never broken: an interval or a word."""
 
@@ -54,8 +59,12 @@ def plain_table(title: str | None = None) -> Table:
 
 
 def widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Characters for each column: the longest of its words and, from the left on as far as there is room, whole cells."""
+    """Characters for each column: the longest of its words and, from the left on as far as there is room, whole cells.
+
+    Where even the words are too long, those of the first column are cut up.
+    """
     least = [max(len(word) for cell in column for word in WORD.findall(cell) or ("",)) for column in columns]
+    least[0] = max(min(least[0], SHORTEST), least[0] + min(0, room - sum(least)))
     spare = room - sum(least)
     found = []
     for column, width in zip(columns, least, strict=True):
@@ -73,9 +82,44 @@ def shown(name: str, found: Any) -> RenderableType:
     """A measure as it stands in results.json."""
     if name == "samples":
         return samples(found)
-    return Group(
-        *(FittedTable(of.title, of.header, [list(map(str, row)) for row in of.rows]) for of in TABLES[name](found))
-    )
+    return Group(*map(fitted, tables.TABLES[name](found)))
+
+
+def fitted(table: "Numbers") -> FittedTable:
+    return FittedTable(table.title, table.header, [list(map(str, row)) for row in table.rows])
+
+
+def comparison(runs: Mapping[Path, "Results"], methods: Mapping[Path, str]) -> RenderableType:
+    """The losses of several runs side by side, and why some of them cannot be compared."""
+    names = dict(zip(runs, told_apart(list(runs)), strict=True))
+    labels = {run: name if name == methods[run] else f"{name} ({methods[run]})" for run, name in names.items()}
+    table = fitted(tables.comparison({labels[run]: results.measures["losses"] for run, results in runs.items()}))
+    for what, digest in (("tokenizers", "tokenizer_sha256"), ("test documents", "evaluated_on_sha256")):
+        groups: dict[str, list[str]] = {}
+        for run, results in runs.items():
+            groups.setdefault(getattr(results.provenance, digest), []).append(names[run])
+        if len(groups) > 1:
+            alike = "; ".join(", ".join(group) for group in groups.values())
+            return Group(table, f"Not to be compared, because of different {what}: {alike}\n")
+    return table
+
+
+def told_apart(directories: Sequence[Path]) -> list[str]:
+    """The names of folders, each with as much of its path in front as tells it from the others."""
+    paths = [directory.resolve() for directory in directories]
+
+    def name(path: Path, n: int) -> str:
+        return "/".join(path.parts[-n:])
+
+    def shortest(path: Path) -> str:
+        others = [other for other in paths if other != path]
+        return next(
+            name(path, n)
+            for n in range(1, 1 + len(path.parts))
+            if name(path, n) not in [name(other, n) for other in others]
+        )
+
+    return [shortest(path) for path in paths]
 
 
 def samples(found: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -326,7 +326,7 @@ def _read(groups: NDArray[np.int64], config: DataConfig) -> NDArray[np.bool_]:
     if not limit or n <= limit:
         return np.ones(n, bool)
     counts = np.bincount(groups)
-    least = np.minimum(counts, max(1, min(FEWEST, limit // np.count_nonzero(counts))))
+    least = np.minimum(counts, max(1, min(FEWEST, limit // int(np.count_nonzero(counts)))))
     rare = counts * limit < least * n
     share = (limit - least[rare].sum()) / max(1, counts[~rare].sum())
     wanted = np.maximum(least, np.floor(counts * share))

@@ -77,6 +77,18 @@ def default_weights(sets: Iterable[str]) -> dict[str, float]:
     return {name: ALPHA if name == RETAIN else 1.0 for name in sets if name not in GROUPS}
 
 
+def n_evaluated(
+    calibration: Mapping[str, Corpus],
+    test: Mapping[str, Corpus],
+    removed: Sequence[str],
+    weights: Mapping[str, float] | None = None,
+) -> int:
+    """Predictions that calibration and the losses at every stage take."""
+    calibrating = sum(calibration[name].n_predicted for name in weights or default_weights(calibration))
+    # Sets within others cost nothing, and without modules there is one stage to pass through the model.
+    return calibrating + (2 if removed else 1) * sum(test[name].n_predicted for name in default_weights(test))
+
+
 def l2_of(wanted: Tensor, counts: Tensor, heaviest: Tensor) -> Tensor:
     """The L2 of every bias (V), in predictions that weigh as much as those of its token do on average, a prediction of the
     heaviest set counted with them.

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from excise.data.packing import Batch, Corpus, cut, evaluation_batches
 from excise.evals.intervals import Interval, percentiles, resampled_means
+from excise.evals.progress import advance
 from excise.labels import forget_part, nearest
 from excise.model.gpt import GPT
 from excise.routing.route import Route, single_route
@@ -118,6 +119,7 @@ def batches_of(model: GPT, corpus: Corpus, context: int | None = None) -> Iterat
     device = next(model.parameters()).device
     for batch in evaluation_batches(corpus, context or model.config.context, ROWS_PER_BATCH[device.type]):
         yield batch.to(device)
+        advance(batch.n_predicted)
 
 
 @dataclass(frozen=True)

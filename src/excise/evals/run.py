@@ -14,8 +14,9 @@ from excise.config import override
 from excise.data.dataset import Data, everything, load_data
 from excise.data.shards import is_prepared
 from excise.data.sources import EMBEDDED
-from excise.evals.calibration import calibrate, default_weights
+from excise.evals.calibration import calibrate, default_weights, n_evaluated
 from excise.evals.losses import STAGES, SetLosses, is_part, of_categories, stage_losses
+from excise.evals.progress import evaluation_of
 from excise.evals.results import (
     ForgetTokens,
     Losses,
@@ -148,7 +149,8 @@ def documents_in(source: str, files: RunDirectory) -> Data:
 def losses(subject: Subject) -> Losses:
     """The losses on every set and category, before ablation, after it, and calibrated."""
     test = subject.data.test
-    found = stage_losses(subject.model, test, subject.removed, subject.bias, subject.context, subject.autocast)
+    with evaluation_of(n_evaluated(subject.data.calibration, test, subject.removed, subject.weights)):
+        found = stage_losses(subject.model, test, subject.removed, subject.bias, subject.context, subject.autocast)
     by_category = {name: of_categories(test[name], documents) for name, documents in found.items()}
     base = [name for name in test if not any(is_part(test[name], test[other]) for other in test if other != name)]
     return Losses(

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from excise.evals.figure import Table
+from excise.labels import GROUPS, RETAIN
 
 Tables = Sequence[Table]
+STAGES = ("before", "ablated", "calibrated")
 
 
 def number(value: float | None, low: float | None = None, high: float | None = None, *, digits: int = 3) -> str:
@@ -20,11 +22,9 @@ def number(value: float | None, low: float | None = None, high: float | None = N
 
 
 def losses(found: Mapping[str, Any]) -> Tables:
-    stages = ("before", "ablated", "calibrated")
-
     def rows(of: Mapping[str, Any]) -> list[list[str]]:
         return [
-            [name, *(number(losses[stage], *losses["intervals"][stage]) for stage in stages), f"{losses['n_tokens']:,}"]
+            [name, *(number(losses[stage], *losses["intervals"][stage]) for stage in STAGES), f"{losses['n_tokens']:,}"]
             for name, losses in of.items()
         ]
 
@@ -37,6 +37,18 @@ def losses(found: Mapping[str, Any]) -> Tables:
         Table("By category", ("category", *columns[1:]), rows(found["categories"])),
         Table("Mean over categories", columns, rows(found["category_means"])),
     ]
+
+
+def comparison(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The calibrated retain losses of runs, and all their losses on their domains, from the `losses` of each."""
+    rows = [
+        [run, number(of["sets"][RETAIN]["calibrated"]), domain, *(number(losses[stage]) for stage in STAGES)]
+        for run, of in found.items()
+        for domain, losses in of["sets"].items()
+        if domain not in (RETAIN, *GROUPS)
+    ]
+    columns = ("run (method)", f"{RETAIN}, calibrated", "domain", "before ablation", "ablated", "calibrated")
+    return Table("Loss per token", columns, rows)
 
 
 def tradeoff(found: Sequence[Mapping[str, Any]]) -> Tables:

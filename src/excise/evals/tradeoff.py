@@ -8,8 +8,9 @@ import numpy as np
 
 from excise.data.dataset import Data
 from excise.data.packing import Corpus
-from excise.evals.calibration import calibrate
+from excise.evals.calibration import calibrate, n_evaluated
 from excise.evals.losses import AblationLosses, DocumentLosses, of_categories, stage_losses
+from excise.evals.progress import evaluation_of
 from excise.train.loop import Progress, autocast
 from excise.train.run import RunConfig
 from excise.train.schedule import is_evaluation
@@ -31,10 +32,11 @@ class Tradeoff:
             return None
         removed, context = self.run.routing.modules, self.run.batch.context
         precision = autocast(self.run.train, next(progress.model.parameters()).device)
-        with precision:
-            bias = calibrate(progress.model, self.data.calibration, removed, context)
-        test = self.data.test
-        return recorded(test, stage_losses(progress.model, test, removed, bias, context, precision))
+        calibration, test = self.data.calibration, self.data.test
+        with evaluation_of(n_evaluated(calibration, test, removed)):
+            with precision:
+                bias = calibrate(progress.model, calibration, removed, context)
+            return recorded(test, stage_losses(progress.model, test, removed, bias, context, precision))
 
 
 def recorded(sets: Mapping[str, Corpus], losses: Mapping[str, DocumentLosses]) -> dict[str, Any]:

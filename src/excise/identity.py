@@ -37,6 +37,7 @@ class Renamed:
 
 BEFORE: Mapping[str, Was | Removed | Renamed] = {
     "data.labels": Was("simulated"),
+    "data.n_test_documents": Was(0),
 }
 """What has become of the fields of `RunConfig`, by path, and of `UnlearningConfig`, after `unlearning.`. Lines stay for ever:
 

@@ -1,11 +1,14 @@
 """The command line: help at once, bad input in one sentence with exit code 2 and nothing half-written."""
 
+import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,7 +88,9 @@ def test_every_command_explains_itself(command, capsys):
         (["evaluate", "nowhere"], "there is no folder nowhere"),
         (["sample", "nowhere", "--prompt", "a"], "there is no folder nowhere"),
         (["ablate", "nowhere", "--to", "elsewhere"], "there is no folder nowhere"),
-        (["ablate"], "required"),
+        (["ablate"], "RUN and --to are missing (excise ablate --help lists the options)"),
+        (["inspect"], "DATA is missing"),
+        (["label"], "SOURCE and --out and --domain are missing"),
         (
             ["prepare", "stories", "--labels", "nowhere", "--out", "data"],
             "nowhere holds no labels.jsonl.gz; write it with",
@@ -94,13 +99,41 @@ def test_every_command_explains_itself(command, capsys):
         (["reproduce", "--out", "x"], "unknown option --out; did you mean --directory?"),
         (["prepare", "stories", "--directory", "x"], "unknown option --directory; did you mean --out?"),
         (["demo", "--sed", "1"], "unknown option --sed; did you mean --seed?"),
-        (["bench", "--rounds", "x"], "--rounds x is not a number"),
+        (["bench", "--rounds", "x"], "--rounds x is not a whole number"),
         (["demo", "--xyz", "1"], "unknown option --xyz (excise demo --help lists the options)"),
-        (["demo", "again"], "Unrecognized options: again"),
+        (["demo", "again"], "again belongs to no option"),
+        (["sample", "nowhere", "--prompt", "a", "--tokens", "3", "4"], "4 belongs to no option"),
+        (["demo", "-x", "1"], "unknown option -x"),
+        (["train", "demo", "--train.log-every", "1.5"], "--train.log-every 1.5 is not a whole number"),
+        (["train", "demo", "--train.seed", "1e3"], "--train.seed 1e3 is not a whole number"),
+        (["train", "demo", "--train.seed="], "--train.seed '' is not a whole number"),
+        (["train", "demo", "--train.warmup_steps", "half"], "--train.warmup-steps half is not a number"),
+        (["train", "demo", "--routing.layers", "1", "b"], "--routing.layers b is not a whole number or all"),
+        (["train", "demo", "--routing.layers", "-1"], "routing.layers names block -1, but the model has blocks 0 to 1"),
+        (["train", "demo", "--data.forget", "a"], "error: data.forget has 'a'; write domain=category"),
+        (["attack", "nowhere", "--baseline", "b", "--documents", "1", "x"], "--documents x is not a whole number"),
+        (
+            ["attack", "nowhere", "--baseline", "b", "--learning-rates", "1e-3", "x"],
+            "--learning-rates x is not a number",
+        ),
+        (["attack", "nowhere", "--baseline", "b", "--methods", "full", "lara"], "did you mean 'lora'?"),
+        (["evaluate", "nowhere", "--step", "x"], "--step x is not a whole number"),
+        (["evaluate", "nowhere", "--measures"], "--measures names nothing to measure"),
+        (["train", "demo", "--train.seed"], "--train.seed has no value"),
+        (["train", "demo", "--directory"], "--directory has no value"),
+        (
+            ["sample", "nowhere", "--prompt", "-a"],
+            "--prompt has no value; one that begins with - is written --prompt=-a",
+        ),
+        (
+            ["train", "demo", "--train.seed", "1", "--train.keep-checkpoints", "1"],
+            "--train.keep-checkpoints takes no value such as 1; its opposite is --train.no-keep-checkpoints",
+        ),
+        (["reproduce", "figure-3", "--list=no"], "--list takes no value such as no; its opposite is --no-list"),
         (["sample", "nowhere", "--promt", "a"], "unknown option --promt; did you mean --prompt?"),
         (["attack", "nowhere", "--basline=a"], "unknown option --basline; did you mean --baseline?"),
         (["attack", "nowhere", "--no-in-contxt"], "unknown option --no-in-contxt; did you mean --no-in-context?"),
-        (["sample", "nowhere", "--top_k", "3"], "Missing from excise sample: --prompt"),
+        (["sample", "nowhere", "--top_k", "3"], "--prompt is missing"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing_behind(args, message, capsys, tmp_path, monkeypatch):
@@ -110,7 +143,67 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(args, message, caps
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
+    assert not re.search(r"Error parsing|Expected|Unrecognized|INT|FLOAT|PATH|Errno", error), (
+        "words of the option parser"
+    )
     assert not list(tmp_path.iterdir())
+
+
+def test_long_values_are_told_whole(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["bench", "--size", long := "a-very-long-size-" * 9]) == 2
+    assert f"--size {long} is not known" in capsys.readouterr().err
+    assert os.environ["COLUMNS"] == "60"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["evaluate", "FILE"], "FILE is a file, not a folder"),
+        (["sample", "FILE/run", "--prompt", "a"], "FILE is a file, not a folder"),
+        (["prepare", "stories", "--out", "FILE"], "FILE is a file, not a folder"),
+        (["train", "demo", "--directory", "FILE/run", *TINY], "FILE is a file, not a folder"),
+    ],
+)
+def test_a_file_where_a_folder_should_be_is_named(command, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text("")
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Errno" not in error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x: no permission to read or write it"),
+        (FileNotFoundError(errno.ENOENT, "No such file", Path("a")), "a: there is no such file or folder"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "."), ".: this is a folder, not a file"),
+        (FileExistsError(errno.EEXIST, "File exists", "."), ".: this is there already"),
+        (FileExistsError(errno.EEXIST, "File exists", __file__), f"{__file__} is a file, not a folder"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", f"{__file__}/a"), f"{__file__} is a file, not a folder"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "the disk is full; make room, and give the same command again",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left", "a"),
+            "a: the disk is full; make room, and give the same command again",
+        ),
+        (OSError(errno.ELOOP, "Too many levels of links", "a"), "a: too many levels of links"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "connection refused"),
+        (OSError("the service is gone"), "the service is gone"),
+        (ValueError("a.json tells nothing ([Errno 2] No such file: 'b')"), "a.json tells nothing (No such file: 'b')"),
+    ],
+)
+def test_errors_of_the_system_are_told_without_their_numbers(error, message, monkeypatch, capsys):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr("excise.cli.bench.main", fail)
+    assert main(["bench"]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

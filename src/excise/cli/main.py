@@ -1,10 +1,13 @@
 """The `excise` command: each sub-command parses, calls one library function and prints what it wrote."""
 
+import errno
 import importlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
@@ -32,6 +35,19 @@ COMMANDS = {
 }
 
 
+SYSTEM_ERRORS = {
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOTDIR: "a part of this path is not a folder",
+    errno.EISDIR: "this is a folder, not a file",
+    errno.EEXIST: "this is there already",
+    errno.EACCES: "no permission to read or write it",
+    errno.EPERM: "no permission to read or write it",
+    errno.EROFS: "nothing can be written to that disk",
+    errno.ENOSPC: "the disk is full; make room, and give the same command again",
+}
+"""What the operating system has against something, in words to read behind the name of a file."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 where a claim does not hold, 2 for bad input."""
     args = list(sys.argv[1:] if argv is None else argv)
@@ -50,11 +66,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = command.main(args[1:])
         return code
     except (ValueError, OSError) as error:
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False)
+        errors.print(f"error: {told(error)}", style="red", markup=False, highlight=False)
         return 2
     except KeyboardInterrupt as interrupt:
         errors.print("; ".join(["stopped", *map(str, interrupt.args)]), highlight=False)
         return 130
+
+
+def told(error: ValueError | OSError) -> str:
+    """What is wrong in words of ours, without numbers of the operating system."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return re.sub(r"\[Errno \d+\] ", "", str(error))
+    words = SYSTEM_ERRORS.get(error.errno, str(error.strerror).lower())
+    if not isinstance(error.filename, str | Path):
+        return words
+    file = Path(error.filename)
+    in_the_way = next((path for path in (file, *file.parents) if path.is_file()), None)
+    if in_the_way and error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f"{in_the_way} is a file, not a folder"
+    return f"{file}: {words}"
 
 
 class OnStderr(logging.Handler):

@@ -79,8 +79,10 @@ def stored(model: GPT) -> dict[str, tuple[list[nn.Parameter], int]]:
     for number, block in enumerate(model.blocks, start=1):
         norms |= {f"block {number}, norm {i}": norm for i, norm in ((1, block.norm_1), (2, block.norm_2))}
         attend, mlp = block.attention, block.mlp
-        names = (("W_QKV", attend.qkv.weight, 0), ("W_O", attend.out.weight, 1), ("b_O", attend.out.bias, 0))
-        names += (
+        names = (
+            ("W_QKV", attend.qkv.weight, 0),
+            ("W_O", attend.out.weight, 1),
+            ("b_O", attend.out.bias, 0),
             ("W_1", mlp.up.weight, 0),
             ("b_1", mlp.up.bias, 0),
             ("W_2", mlp.down.weight, 1),

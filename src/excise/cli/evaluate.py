@@ -98,9 +98,7 @@ def method_of(directory: Path) -> str:
     from excise.train.run import RunDirectory
 
     files = RunDirectory(directory)
-    altered = files.alterations()
-    method: str = altered["unlearning"]["method"] if "unlearning" in altered else files.config().method
-    return f"{method}, ablated" if "ablation" in altered else method
+    return f"{files.method}, ablated" if "ablation" in files.alterations() else files.method
 
 
 def weights_of(given: Sequence[str]) -> dict[str, float]:

@@ -162,8 +162,8 @@ def _shard(values: Mapping[str, Any]) -> Shard:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """The last file of all, once the shards that it lists are on the disk; the parts that it gathers are then of no use."""
-    for file in (TOKENIZER, *(file for shard in manifest.shards for file in shard.sha256)):
-        flush(folder / file)
+    for name in (TOKENIZER, *(name for shard in manifest.shards for name in shard.sha256)):
+        flush(folder / name)
     write_whole(folder / MANIFEST, sealed(asdict(manifest)))
     for file in folder.glob("*" + FINISHED):
         file.unlink()

@@ -39,9 +39,7 @@ Precision = Literal["auto", "float32", "bfloat16", "bfloat16_stream"]
 DECAY_STEPS = 0.2
 OwnTokens = Mapping[str, Sequence[int]]
 """By domain the tokens that its module has vectors for."""
-SEALED = tuple(
-    f"{name}.json" for name in ("config", "data", "epoch", "tokens", "tokenizer", "ablation", "unlearning")
-)
+SEALED = tuple(f"{name}.json" for name in ("config", "data", "epoch", "tokens", "tokenizer", "ablation", "unlearning"))
 """Files of a run that stay as they are from its first checkpoint on, where it has them."""
 
 

@@ -1,6 +1,7 @@
 """What an evaluation of a run writes down: losses by set and category, what they are of, and which of them are kept."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from excise.evals.run import losses, open_run, seed_spreads, seen_in_training
 from excise.files import sha256_of
 from excise.labels import FIRST_DOMAIN_ID, RETAIN_ID
 from excise.model.gpt import n_parameters
+from excise.report.runs import runs_figure
 from excise.train.checkpoint import save_checkpoint
 from excise.train.run import Epoch, RunDirectory
 from tests.evals.runs import GENERAL, copy_of, evaluated, results_of, tiny_run, train_run
@@ -180,3 +182,16 @@ def test_spreads_are_over_runs_that_differ_in_nothing_but_seeds(run, tmp_path):
     ablated = spreads.sets["biology"]["ablated"]
     assert (ablated.mean, ablated.standard_deviation, ablated.n_runs) == pytest.approx((3.0, 2**0.5, 2))
     assert seed_spreads([run, run]) == seed_spreads(seeds, step=2) == []
+
+
+def test_a_model_that_is_worse_than_a_guess_is_doubted_in_results_and_report(run, found, tmp_path):
+    assert not found.doubt
+    worse, subject = shutil.copytree(run, tmp_path / "worse"), open_run(run)
+    with torch.no_grad():
+        for parameter in subject.model.norm.parameters():
+            parameter *= 100
+    doubted = losses(subject)
+    assert "above the 8.32 of a guess among 4,096 tokens" in doubted.doubt
+    add_measures(worse / "results.json", read_results(run / "results.json").provenance, {"losses": doubted})
+    assert runs_figure([worse]).caption.endswith(f"{doubted.doubt}.")
+    assert "guess" not in runs_figure([run]).caption

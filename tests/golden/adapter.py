@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from excise.data.packing import Batch, Corpus, evaluation_batches
 from excise.labels import part_of
-from excise.model import attention
 from excise.model.gpt import GPT, GPTConfig
 from excise.routing.partition import partition
 from excise.routing.rules import NOTHING, RULES, RoutingConfig
@@ -152,18 +151,10 @@ def without(verb: str, rule: str) -> Iterator[None]:
 
 @contextmanager
 def in_float64() -> Iterator[None]:
-    """All in double precision, attention and the sums of losses too."""
-
-    def attend(qkv, pattern, *, local, hidden=()):
-        # Of what is not float32 a CPU computes attention in float32, for the sake of bfloat16.
-        if not qkv.shape[2]:
-            return qkv[..., 0, :]
-        return attention._masked(qkv, pattern.nearby if local else pattern.everywhere, pattern.mixed_documents)
-
+    """All in double precision, the weights of losses too."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with patch("excise.model.gpt.attend", attend):
-            yield
+        yield
     finally:
         torch.set_default_dtype(usual)

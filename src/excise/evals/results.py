@@ -65,6 +65,8 @@ class Losses:
     """Of the sets that calibration was fitted on."""
     forget_tokens: Mapping[str, ForgetTokens]
     """Predictions of each domain seen in training, all epochs together."""
+    doubt: str = ""
+    """A sentence where the whole model is worse at retain documents than a guess, so that its losses mean little."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,10 @@ def losses_in(results: Results) -> Losses:
     tables = {name: sets(values[name]) for name in ("sets", "categories", "category_means")}
     seen = {domain: ForgetTokens(**of) for domain, of in values["forget_tokens"].items()}
     weights = dict(values["calibration_weights"])
-    return Losses(**tables, removed=tuple(values["removed"]), calibration_weights=weights, forget_tokens=seen)
+    doubt = values.get("doubt", "")
+    return Losses(
+        **tables, removed=tuple(values["removed"]), calibration_weights=weights, forget_tokens=seen, doubt=doubt
+    )
 
 
 def add_measures(path: Path, provenance: Provenance, measures: Mapping[str, Any]) -> Results:

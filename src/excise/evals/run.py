@@ -1,5 +1,6 @@
 """Measure a run: open it once, with its data, and take any of the measures of this package."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -28,11 +29,14 @@ from excise.evals.results import (
     read_results,
 )
 from excise.files import sha256_of
+from excise.labels import RETAIN
 from excise.model.gpt import GPT, n_parameters
 from excise.train.checkpoint import MANIFEST, Done
-from excise.train.loop import autocast, pick_precision
+from excise.train.loop import autocast, doubt_of, pick_precision
 from excise.train.release import find_checkpoint, load_run
 from excise.train.run import Epoch, RunConfig, RunDirectory
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -153,13 +157,18 @@ def losses(subject: Subject) -> Losses:
         found = stage_losses(subject.model, test, subject.removed, subject.bias, subject.context, subject.autocast)
     by_category = {name: of_categories(test[name], documents) for name, documents in found.items()}
     base = [name for name in test if not any(is_part(test[name], test[other]) for other in test if other != name)]
+    sets = {name: SetLosses.of(documents) for name, documents in found.items()}
+    doubt = doubt_of("the retain loss before ablation", sets[RETAIN].before, subject.data.tokenizer.vocabulary_size)
+    if doubt:
+        logger.warning("%s: %s", subject.directory, doubt)
     return Losses(
-        sets={name: SetLosses.of(documents) for name, documents in found.items()},
+        sets=sets,
         categories={c: SetLosses.of(documents) for name in base for c, documents in by_category[name].items()},
         category_means={name: SetLosses.mean_over(list(parts.values())) for name, parts in by_category.items()},
         removed=subject.removed,
         calibration_weights=subject.weights or default_weights(test),
         forget_tokens=seen_in_training(epoch_of(subject), subject.done.tokens),
+        doubt=doubt,
     )
 
 

@@ -92,7 +92,7 @@ def attend(qkv: Tensor, pattern: Pattern, *, local: bool, hidden: Sequence[tuple
         y: Tensor = attend_inside(qkv.contiguous(), reach.first, reach.last, rows, heads)[0]
         return y
     assert not hidden
-    if qkv.device.type == "cpu" and qkv.dtype != torch.float32:
+    if qkv.device.type == "cpu" and qkv.dtype in HALVES:
         # The backward pass of attention in bfloat16 is slower than in float32 on a CPU.
         with torch.autocast("cpu", enabled=False):
             return _masked(qkv.float(), reach, pattern.mixed_documents).to(qkv.dtype)

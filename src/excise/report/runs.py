@@ -99,14 +99,15 @@ CAPTION = "In square brackets: 95 % intervals over test documents. Stars mark th
 
 
 def _caption(runs: Sequence[EvaluatedRun]) -> str:
-    """What the figure shows, and whether all runs were measured on the same documents."""
+    """What the figure shows, which runs are doubtful, and whether all were measured on the same documents."""
     by_documents: dict[str, list[str]] = {}
     for run in runs:
         by_documents.setdefault(run.results.provenance.evaluated_on_sha256, []).append(run.name)
-    if len(by_documents) < 2:
-        return CAPTION
-    groups = " and of ".join(", ".join(names) for names in by_documents.values())
-    return f"{CAPTION} The test documents of {groups} differ, and with them the losses."
+    told = [CAPTION, *(f"Of {run.name}, {run.losses.doubt}." for run in runs if run.losses.doubt)]
+    if len(by_documents) > 1:
+        groups = " and of ".join(", ".join(names) for names in by_documents.values())
+        told.append(f"The test documents of {groups} differ, and with them the losses.")
+    return " ".join(told)
 
 
 def runs_figure(directories: Sequence[Path]) -> FigureResults:

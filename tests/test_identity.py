@@ -88,6 +88,16 @@ def test_a_field_that_was_renamed_reads_on_and_renames_no_run(monkeypatch):
     assert from_dict(type(new), read_on(type(new), to_dict(old))) == new
 
 
+def test_a_field_that_moves_twice_and_into_another_section_keeps_its_value_and_its_first_name(monkeypatch):
+    old = to_dict(DEMO) | {"stories": {"n": 77}}
+    del old["data"]["n_stories"]
+    moves = {"stories.n": Renamed("data.n"), "data.n": Renamed("data.n_stories")}
+    monkeypatch.setattr(module, "BEFORE", module.BEFORE | moves)
+    read = from_dict(RunConfig, read_on(RunConfig, old))
+    assert read.data.n_stories == 77
+    assert identity(read)["stories.n"] == 77
+
+
 def test_a_field_that_is_gone_reads_on_where_it_meant_nothing(monkeypatch):
     monkeypatch.setattr(module, "BEFORE", {"train.dropout": Removed((0.0,))})
     old = to_dict(DEMO)

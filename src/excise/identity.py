@@ -92,15 +92,15 @@ def read_on(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
             continue
         value = section.pop(name)
         if isinstance(change, Renamed):
-            new_section, new_name = _place(today, change.to)
-            new_section.setdefault(new_name, value)
+            _put(today, change.to, value)
         elif value not in change.values:
             raise ValueError(
                 f"option {path}={value!r} is no more, and only runs with {' or '.join(map(repr, change.values))} read on; "
                 "use the version of excise that this run was made with"
             )
-    _fill(today, _unsaid(kind))
-    return today
+    unsaid = _unsaid(kind)
+    _fill(today, unsaid)
+    return {name: value for name, value in today.items() if name in unsaid or value != {}}
 
 
 def _differing(config: Any, where: str = "") -> dict[str, Any]:
@@ -110,7 +110,10 @@ def _differing(config: Any, where: str = "") -> dict[str, Any]:
 
 def _outcome(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """The fields that decide an outcome, by the paths that they had first."""
-    first = {change.to: path for path, change in reversed([*BEFORE.items()]) if isinstance(change, Renamed)}
+    first: dict[str, str] = {}
+    for path, change in BEFORE.items():
+        if isinstance(change, Renamed):
+            first[change.to] = first.get(path, path)
     return {first.get(path, path): value for path, value in _flat(values, where).items() if path not in NO_OUTCOME}
 
 
@@ -148,6 +151,14 @@ def _place(values: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
         inner = values.get(section)
         values = inner if isinstance(inner, dict) else {}
     return values, name
+
+
+def _put(values: dict[str, Any], path: str, value: Any) -> None:
+    """Write a value where a path leads, through sections that are made, unless one stands there."""
+    *sections, name = path.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+    values.setdefault(name, value)
 
 
 def _fill(values: dict[str, Any], unsaid: Mapping[str, Any]) -> None:

@@ -43,8 +43,8 @@ def data():
         train=corpus,
         calibration={},
         test={},
-        tokenizer=SimpleNamespace(vocabulary_size=61, sha256=""),
-        truth=np.zeros(0, np.int64),
+        tokenizer=SimpleNamespace(vocabulary_size=61, sha256="", as_json=b"{}"),
+        truth=np.where(corpus.labels == 2, 0, -1),
         sha256="",
     )
 

@@ -6,7 +6,8 @@ import pytest
 
 from excise.data.loader import BatchConfig, Loader
 from excise.data.packing import Corpus
-from excise.train.schedule import Budget, epochs, is_evaluation, learning_rate, steps, tokens
+from excise.train.run import TrainConfig
+from excise.train.schedule import Budget, epochs, is_evaluation, steps, tokens
 
 
 @pytest.fixture
@@ -29,8 +30,15 @@ def test_no_budget_is_an_error():
         Budget(unit="steps", amount=0)
 
 
+def scheduled(schedule, n_steps, warmup_steps=4, decay_steps=0.2, length=None):
+    """The rates of so many steps of a run, which are all of it unless it is longer or shorter."""
+    decay = {"decay_steps": decay_steps} if schedule == "warmup_stable_decay" else {}
+    config = TrainConfig(learning_rate=2.0, warmup_steps=warmup_steps, schedule=schedule, **decay)
+    return [config.rate_at(step, length or n_steps) for step in range(n_steps)]
+
+
 def test_rate_warms_up_to_its_peak_and_falls_to_zero():
-    rates = [learning_rate(step, 100, peak=2.0, warmup_steps=10) for step in range(101)]
+    rates = scheduled("cosine", 101, 10, length=100)
     assert rates[0] == 0.2
     assert rates[9] == rates[10] == max(rates) == 2.0
     assert rates[55] == pytest.approx(1.0)
@@ -40,16 +48,11 @@ def test_rate_warms_up_to_its_peak_and_falls_to_zero():
 
 def test_a_warm_up_below_1_is_a_share_of_the_run():
     def rates(n_steps: int, warmup_steps: float) -> list[float]:
-        return [learning_rate(step, n_steps, peak=2.0, warmup_steps=warmup_steps) for step in range(n_steps)]
+        return scheduled("cosine", n_steps, warmup_steps)
 
     assert rates(100, 0.25) == rates(100, 25)
     assert rates(10, 0.25) == rates(10, 2)
     assert max(rates(7, 0.5)) == 2.0, "3.5 steps would end below or above the peak"
-
-
-def scheduled(schedule: str, n_steps: int, warmup_steps: float = 4, decay_steps: float = 0.2) -> list[float]:
-    options = {"warmup_steps": warmup_steps, "schedule": schedule, "decay_steps": decay_steps}
-    return [learning_rate(step, n_steps, peak=2.0, **options) for step in range(n_steps)]
 
 
 def test_a_constant_rate_stays_at_its_peak_and_a_decay_falls_evenly_to_zero():

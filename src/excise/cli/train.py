@@ -20,6 +20,9 @@ class TrainArguments:
     directory: Path
     """Where the run lives."""
     run: Annotated[RunConfig, tyro.conf.arg(name="")]
+    continue_from: Path | None = None
+    """The directory of a shorter run that this one begins as, where it has not begun: the same but for train.budget, with a
+    train.schedule that does not depend on the length."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -51,6 +54,6 @@ def main(args: Sequence[str]) -> int:
     data = load_data(run.data, run.routing.domains)
     check_options(run, data, asked(args[1:]))
     with ProgressBar(console, args[0]) as bar:
-        train(run, data, arguments.directory, [Tradeoff(run, data), bar])
+        train(run, data, arguments.directory, [Tradeoff(run, data), bar], continue_from=arguments.continue_from)
     console.print(f"wrote {arguments.directory}", highlight=False)
     return 0

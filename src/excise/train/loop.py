@@ -25,9 +25,10 @@ from excise.routing.kernels import HAS_KERNELS
 from excise.routing.precision import HalfStream
 from excise.train.checkpoint import Done, checkpoint_at, drop_earlier, resume, save_checkpoint
 from excise.train.idle import check_modules
+from excise.train.longer import begin_as
 from excise.train.recorded import passes_for
 from excise.train.run import DataDigests, Epoch, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
-from excise.train.schedule import is_evaluation, learning_rate
+from excise.train.schedule import is_evaluation
 from excise.train.step import Diverged, Passes, accumulate_passes, clip_by_part
 
 logger = logging.getLogger(__name__)
@@ -125,11 +126,18 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     )
 
 
-def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: Sequence[Listener] = ()) -> GPT:
+def train(
+    run: RunConfig,
+    data: Data,
+    directory: Path | None = None,
+    listeners: Sequence[Listener] = (),
+    *,
+    continue_from: Path | None = None,
+) -> GPT:
     """Train a run to the end of its budget and return its model.
 
     With a directory, the run is written there, goes on from its last checkpoint, and is only loaded when it is done.
-    Ctrl-C then lets a step end and saves it first.
+    Ctrl-C then lets a step end and saves it first. It can begin where the directory of a shorter run stands.
     """
     files = RunDirectory(directory) if directory else None
     device = pick_device(run.train.device)
@@ -151,6 +159,8 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     optimizer = build_optimizer(model, config)
     done = Done(step=0, tokens=0, seconds=0.0)
     if files:
+        if continue_from and not any(files.checkpoints.glob("*")):
+            begin_as(RunDirectory(continue_from), files, run, loader, model, optimizer)
         if found := resume(files.checkpoints, model, optimizer, n_steps):
             done = found
             logger.info("%s step %d of %d", "resumed from" if done.step < n_steps else "already at", done.step, n_steps)
@@ -168,14 +178,7 @@ def train(run: RunConfig, data: Data, directory: Path | None = None, listeners: 
     steps, saved_at = range(done.step, n_steps), time.monotonic()
     with interrupts_deferred() as interrupted:
         for step, batches in zip(steps, loader.steps(steps, device), strict=True):
-            rate = learning_rate(
-                step,
-                n_steps,
-                peak=config.learning_rate,
-                warmup_steps=config.warmup_steps,
-                schedule=config.schedule,
-                decay_steps=config.decay_steps,
-            )
+            rate = config.rate_at(step, n_steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["relative_rate"]
             loss = accumulate_passes(passes, batches, zero_instead=config.paper_faithful_optimizer)

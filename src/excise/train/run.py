@@ -33,7 +33,7 @@ from excise.labels import FIRST_DOMAIN_ID
 from excise.model.gpt import GPT, GPTConfig
 from excise.routing.partition import partition
 from excise.routing.rules import RoutingConfig
-from excise.train.schedule import Budget, Schedule
+from excise.train.schedule import Budget, Schedule, learning_rate
 
 Precision = Literal["auto", "float32", "bfloat16", "bfloat16_stream"]
 DECAY_STEPS = 0.2
@@ -111,6 +111,11 @@ class TrainConfig:
             raise ValueError(f"train.log_every={self.log_every} must be at least 1")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"train.device={self.device!r} is not known; known: auto, cpu, cuda, cuda:1 and so on")
+
+    def rate_at(self, step: int, n_steps: int) -> float:
+        """The learning rate of a step, counted from 0, of so many."""
+        steps = {"warmup_steps": self.warmup_steps, "decay_steps": self.decay_steps}
+        return learning_rate(step, n_steps, self.schedule, peak=self.learning_rate, **steps)
 
 
 @dataclass(frozen=True, kw_only=True)

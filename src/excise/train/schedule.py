@@ -51,13 +51,7 @@ Schedule = Literal["cosine", "constant", "warmup_stable_decay"]
 
 
 def learning_rate(
-    step: int,
-    n_steps: int,
-    *,
-    peak: float,
-    warmup_steps: float,
-    schedule: Schedule = "cosine",
-    decay_steps: float = 0.2,
+    step: int, n_steps: int, schedule: Schedule, *, peak: float, warmup_steps: float, decay_steps: float
 ) -> float:
     """Linear warm-up, then a cosine to zero, the peak to the end, or the peak and a linear decay to zero; steps count from 0.
     Warm-up and decay below 1 are shares of all steps."""

@@ -97,18 +97,24 @@ def load(
 ) -> C:
     """The config in a file, whose values an older version may have written; a file that is not one, or not a whole one,
     is a ValueError that names it."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(_not_found(path)) from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold an object with the options of a run")
+    values = read_object(path)
     try:
         return from_dict(kind, read_on(values))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; a file that holds none is a ValueError that names it."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(_not_found(path)) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold an object with the options of a run")
+    return values
 
 
 def _not_found(path: Path) -> str:

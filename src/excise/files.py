@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 PART = ".part"
@@ -56,3 +57,15 @@ def remove_folder(path: Path) -> None:
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def told_apart(folders: Sequence[Path]) -> list[str]:
+    """The names of folders, each with as much of its path in front as tells it from the others."""
+    paths = [folder.resolve() for folder in folders]
+
+    def shortest(path: Path) -> str:
+        others = {other.parts for other in paths if other != path}
+        ends = (n for n in range(1, len(path.parts)) if all(other[-n:] != path.parts[-n:] for other in others))
+        return "/".join(path.parts[-next(ends) :])
+
+    return [shortest(path) for path in paths]

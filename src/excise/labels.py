@@ -27,7 +27,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the known word nearest to a misspelt one, and all of them."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    listed = ", ".join(names)
+    listed = ", ".join(names) or "none"
     return f"did you mean {close[0]!r}? (known: {listed})" if close else f"known: {listed}"
 
 

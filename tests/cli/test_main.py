@@ -95,7 +95,12 @@ def test_every_command_explains_itself(command, capsys):
             ["prepare", "stories", "--labels", "nowhere", "--out", "data"],
             "nowhere holds no labels.jsonl.gz; write it with",
         ),
-        (["evaluate", "nowhere", "--prompts", "a"], "--prompts are continued by the measure samples; name it too"),
+        (
+            ["evaluate", "nowhere", "--prompts", "a"],
+            "--prompts is for samples; name it too, as in --measures losses samples",
+        ),
+        (["evaluate", "nowhere", "--against", "x"], "--against is for token_losses and samples; name it too"),
+        (["unlearn", "nowhere", "--to", "x", "--npo.beta", "1"], "--npo.beta would change nothing, as --method is rmu"),
         (["reproduce", "--out", "x"], "unknown option --out; did you mean --directory?"),
         (["prepare", "stories", "--directory", "x"], "unknown option --directory; did you mean --out?"),
         (["demo", "--sed", "1"], "unknown option --sed; did you mean --seed?"),

@@ -12,6 +12,7 @@ from excise.evals.tables import TABLES
 from tests.evals.runs import PLAIN, copy_of, evaluated, results_of, train_run
 from tests.report.example_figures import all_figures, figure_1
 from tests.report.test_reproduction import visible_text
+from tests.train.test_checkpoint import reseal
 
 
 @pytest.fixture
@@ -86,6 +87,7 @@ def test_a_run_that_was_made_of_another_says_so_and_is_not_counted_as_training(r
     )
     (unlearned / "metrics.jsonl").unlink()
     (unlearned / "unlearning.json").write_text(json.dumps({"method": "rmu", "steps": 7}))
+    reseal(unlearned)
     assert main(["report", str(tmp_path / "made"), "--out", str(tmp_path / "out")]) == 0
     text = visible_text((tmp_path / "out" / "report.html").read_text())
     assert f"trained on {results_of(runs / 'no_filter')['provenance']['tokens']:,} tokens in all" in text

@@ -31,7 +31,7 @@ def travelled(tmp_path_factory):
     """A folder with a run, its unlearned copy and other texts; the data of the run and where it was trained are gone."""
     home, away = (tmp_path_factory.mktemp(name) for name in ("home", "away"))
     data, run = prepared(home / "own", "train:400"), home / "run"
-    options = ["--data.source", str(data), *TINY]
+    options = ["--data.source", str(data), *TINY[4:]]  # but for the numbers of stories
     assert main(["train", "demo", "--directory", str(run), *options]) == 0
     assert main(["unlearn", str(run), "--to", str(away / "unlearned"), "--steps", "0", "--batch-size", "2"]) == 0
     assert main(["evaluate", str(run)]) == 0
@@ -80,18 +80,3 @@ def test_a_tokenizer_that_is_not_the_runs_own_is_refused(there, tmp_path, capsys
     shutil.copyfile(RunDirectory(run).path / "epoch.json", run / "tokenizer.json")
     assert main(["sample", str(run), "--prompt", "hi"]) == 2
     assert "tokenizer.json cannot be used" in capsys.readouterr().err
-
-
-def test_a_run_from_before_there_was_a_copy_has_the_tokenizer_of_its_source(there, tmp_path, capsys):
-    old = shutil.copytree(there / "run", tmp_path / "old")
-    (old / "tokenizer.json").unlink()
-    assert main(["sample", str(old), "--prompt", "hi", "--tokens", "3"]) == 2
-    config = json.loads((old / "config.json").read_text())
-    config["data"]["source"] = str(there / "other" / "data")
-    (old / "config.json").write_text(json.dumps(config))
-    capsys.readouterr()
-    assert main(["sample", str(old), "--prompt", "hi", "--tokens", "3"]) == 0
-    config["data"]["source"] = "stories"
-    (old / "config.json").write_text(json.dumps(config))
-    assert main(["sample", str(old), "--prompt", "hi", "--tokens", "3"]) == 2
-    assert "the tokenizer of stories is not the one that" in capsys.readouterr().err

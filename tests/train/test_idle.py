@@ -8,7 +8,7 @@ from excise.cli.arguments import asked
 from excise.config import override
 from excise.data.dataset import load_data
 from excise.recipes import RECIPES
-from excise.train.idle import check_modules, check_options
+from excise.train.idle import check_modules, check_options, mention_options
 from tests.data.test_dataset import CATEGORIES, OWN, document
 from tests.data.test_dataset import prepared as prepare_and_load
 
@@ -44,6 +44,7 @@ def sources(tmp_path_factory):
         ("stories", {"routing.forget_tokens": 0.8, "routing.rule": "none"}, "has no modules"),
         ("stories", {"routing.layers": (0,), "routing.rule": "none"}, "has no modules"),
         ("stories", {"train.module_rate": 2.0, "routing.rule": "none"}, "has no modules"),
+        ("stories", {"train.paper_faithful_optimizer": True, "routing.rule": "none"}, "has no modules"),
         ("stories", {"routing.forget_heads": 2, "routing.rule": "sgtm_joint_attention"}, "modules have no heads"),
     ],
 )
@@ -63,14 +64,16 @@ def test_options_that_count_and_defaults_are_nothing_to_speak_of(sources, caplog
         {"data.filter": "weak"},
     ):
         run = override(DEMO, changes)
-        check_options(run, load_data(run.data, run.routing.domains), changes)
+        data = load_data(run.data, run.routing.domains)
+        check_options(run, data, changes)
+        mention_options(run, data)
     assert not caplog.text
 
 
 def test_what_a_recipe_sets_for_nothing_is_mentioned_once(sources, caplog):
     run = override(DEMO, {"data.source": sources["own"]})
     with caplog.at_level(logging.WARNING):
-        check_options(run, load_data(run.data, run.routing.domains), {"data.source"})
+        mention_options(run, load_data(run.data, run.routing.domains))
     (message,) = (record.message for record in caplog.records)
     assert message.startswith("data.undiscovered_share=0.1 changes nothing for this run, as these labels are the doc")
 

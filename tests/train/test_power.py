@@ -25,8 +25,7 @@ from excise.train import loop
 from excise.train.checkpoint import checkpoint_at, save_checkpoint, saved_steps
 from excise.train.loop import train
 from excise.train.release import load_run, release
-from excise.train.run import SEALED, RunDirectory
-from excise.train.schedule import learning_rate
+from excise.train.run import SEALED, RunDirectory, TrainConfig
 from tests.train.test_checkpoint import PlugPulledError, small_run, stop_after, without_times
 
 TINY = {"model.context": 32, "batch.context": 32, "model.n_layers": 1, "model.d_model": 8, "batch.label_mixing": "rows"}
@@ -464,11 +463,13 @@ def test_metrics_torn_after_the_checkpoint_are_dropped_and_those_before_it_named
 def test_checkpoints_are_written_by_the_clock_as_well(data, tmp_path, monkeypatch, minutes, steps):
     now = [0.0]
 
-    def three_minutes_a_step(*arguments, **options):
-        now[0] += 180
-        return learning_rate(*arguments, **options)
+    rate_at = TrainConfig.rate_at
 
-    monkeypatch.setattr(loop, "learning_rate", three_minutes_a_step)
+    def three_minutes_a_step(*arguments):
+        now[0] += 180
+        return rate_at(*arguments)
+
+    monkeypatch.setattr(TrainConfig, "rate_at", three_minutes_a_step)
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: now[0]))
     timed = {"train.checkpoint_every": 0, "train.checkpoint_minutes": minutes, "train.keep_checkpoints": True}
     train(override(RUN, timed), data, tmp_path / "run")

@@ -24,6 +24,7 @@ from excise.baselines.token_reset import reset_tokens
 from excise.data.dataset import true_sets, with_true_labels
 from excise.data.own_tokens import own_tokens
 from excise.data.packing import Batch, Corpus, collate, truncate
+from excise.evals.run import own_documents
 from excise.files import make_folder, write_whole
 from excise.labels import nearest
 from excise.train.checkpoint import checkpoint_at, save_checkpoint
@@ -119,6 +120,7 @@ def unlearn_run(source: Path, target: Path, config: UnlearningConfig, listener: 
     domains = config.domains or run.routing.domains
     config = replace(config, domains=domains, rmu=config.rmu.scaled(run.model.n_layers))
     model, done = load_run(source)
+    own_documents(RunDirectory(source))  # refuses other data than it was trained on
     if config.method == TOKEN_RESET:
         unlearned = reset_tokens(model, _tokens_of(run, config), run.train.seed)
     else:

@@ -63,7 +63,7 @@ def main(args: Sequence[str]) -> int:
     from excise.evals.results import add_measures
     from excise.evals.run import open_run
 
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     for directory in arguments.runs:
         step = matched_step(directory, arguments.match) if arguments.match else None
         subject = open_run(directory, step=step)

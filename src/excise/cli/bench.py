@@ -40,7 +40,7 @@ def main(args: Sequence[str]) -> int:
     from excise.cli.progress import spinner
     from excise.evals.results import write_json
 
-    console, config = Console(soft_wrap=True), arguments.config
+    console, config = Console(soft_wrap=True, markup=False), arguments.config
 
     def keep(results: BenchResults) -> None:
         if arguments.out:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from excise.cli.arguments import parse
 from excise.cli.tables import FittedTable, plain_table
@@ -39,7 +40,7 @@ def main(args: Sequence[str]) -> int:
     from excise.report.page import CAVEAT, write_report
     from excise.report.plots import save_tradeoff
 
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     directory = Path(arguments.directory or f"excise-demo{f'-{arguments.seed}' if arguments.seed else ''}")
     recipe = override(demo_run(), {"train.seed": arguments.seed, "data.seed": arguments.seed})
     with ExitStack() as bars:
@@ -75,6 +76,6 @@ def claims_table(claims: Sequence["Claim"]) -> Table:
     for column in ("claim", "bound", "measured", ""):
         table.add_column(column, justify="right" if column in ("bound", "measured") else "left")
     for claim in claims:
-        verdict = "[green]holds[/green]" if claim.holds else "[bold red]DOES NOT HOLD[/bold red]"
+        verdict = Text("holds", "green") if claim.holds else Text("DOES NOT HOLD", "bold red")
         table.add_row(claim.name, f"{claim.bound:.3f}", f"{claim.value:.3f}", verdict)
     return table

@@ -1,5 +1,6 @@
 """excise evaluate RUN..."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -54,8 +55,8 @@ def main(args: Sequence[str]) -> int:
         raise ValueError("--measures names nothing to measure; name losses, or leave it out")
     if arguments.roc and not arguments.surface:
         raise ValueError("a ROC curve is drawn over a surface; name a folder for it with --surface")
-    if arguments.options.prompts and "samples" not in arguments.measures:
-        raise ValueError("--prompts are continued by the measure samples; name it too: --measures losses samples")
+    if unused := arguments.options.unused(arguments.measures):
+        raise ValueError(unused)
     from excise.cli.progress import EvaluationBar
     from excise.evals.measures import MEASURES
     from excise.evals.results import Results, add_measures
@@ -66,7 +67,7 @@ def main(args: Sequence[str]) -> int:
     for directory in runs:
         RunDirectory(directory).config()  # so that a wrong name is told before hours of work
     weights = weights_of(arguments.weights)
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     chosen = [name for name in MEASURES if name in arguments.measures]
     # The losses of several runs are compared in one table at the end.
     printed = chosen if len(runs) == 1 else [name for name in chosen if name != "losses"]
@@ -107,6 +108,9 @@ def weights_of(given: Sequence[str]) -> dict[str, float]:
         pairs = [(name, float(weight)) for name, _, weight in (entry.partition("=") for entry in given)]
     except ValueError:
         raise ValueError(f"--weights {' '.join(given)} must be written as set=weight, as in adjacent=50") from None
+    for name, weight in pairs:
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"--weights {name}={weight:g} must be a number from 0 up")
     return dict(pairs)
 
 

@@ -44,7 +44,7 @@ def main(args: Sequence[str]) -> int:
     from excise.data.shards import load_prepared
 
     prepared = load_prepared(arguments.data)
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     console.print(counts_table(prepared.manifest))
     for title, column in (("category", "categories"), ("label", "labels")):
         console.print(by_name_table(prepared, title, column))

@@ -38,7 +38,7 @@ def main(args: Sequence[str]) -> int:
     from excise.data.labelling import LABELS, PICTURE, REPORT, label_corpus
     from excise.report.classifier_plots import write_label_report
 
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     with console.status("training") as status:
         report = label_corpus(
             arguments.source,

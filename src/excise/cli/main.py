@@ -81,7 +81,8 @@ def told(error: ValueError | OSError) -> str:
     if not isinstance(error.filename, str | Path):
         return words
     file = Path(error.filename)
-    in_the_way = next((path for path in (file, *file.parents) if path.is_file()), None)
+    # Path.is_file raises for a name that is too long.
+    in_the_way = next((path for path in (file, *file.parents) if os.path.isfile(path)), None)
     if in_the_way and error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{in_the_way} is a file, not a folder"
     return f"{file}: {words}"

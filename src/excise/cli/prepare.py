@@ -39,7 +39,7 @@ def main(args: Sequence[str]) -> int:
     from excise.data.prepare import prepare
     from excise.data.slips import told_labels
 
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     with PrepareProgress(console) as progress:
         manifest = prepare(
             arguments.source,

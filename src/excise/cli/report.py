@@ -41,7 +41,7 @@ def main(args: Sequence[str]) -> int:
     from excise.report.reproduction import looks_in, write_reproduction
 
     arguments.out.mkdir(parents=True, exist_ok=True)
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     write_reproduction(figures, arguments.out / PAGE)
     console.print(f"wrote {arguments.out / PAGE}", highlight=False)
     if arguments.formats:

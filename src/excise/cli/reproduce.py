@@ -70,7 +70,7 @@ def main(args: Sequence[str]) -> int:
     if not arguments.figures and not arguments.list:
         raise ValueError("name figures: excise reproduce figure-3 table-1, or all (--list shows what there is)")
     sources, adapt = settings(arguments)
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     if arguments.list:
         show_list(arguments, sources, console, adapt)
         return 0

@@ -30,8 +30,8 @@ def main(args: Sequence[str]) -> int:
     from excise.train.release import load_run
     from excise.train.run import RunDirectory
 
-    tokenizer = RunDirectory(arguments.run).tokenizer()
     model, _ = load_run(arguments.run)
+    tokenizer = RunDirectory(arguments.run).tokenizer()
     domains = model.partition.domains
     (sample,) = continuations(
         {"full": model, "ablated": model} if domains else {"model": model},
@@ -43,9 +43,9 @@ def main(args: Sequence[str]) -> int:
         top_k=arguments.top_k,
         seed=arguments.seed,
     )
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     for name, written in sample.written.items():
-        console.print(f"[bold]{name:<8}[/bold] ", end="")
+        console.print(f"{name:<8} ", style="bold", end="")
         console.print(arguments.prompt, style="cyan", markup=False, highlight=False, end="")
         console.print(written, markup=False, highlight=False)
     return 0

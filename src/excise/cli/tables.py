@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from excise.evals import tables
+from excise.files import told_apart
 
 if TYPE_CHECKING:
     from excise.evals.figure import Table as Numbers
@@ -102,24 +103,6 @@ def comparison(runs: Mapping[Path, "Results"], methods: Mapping[Path, str]) -> R
             alike = "; ".join(", ".join(group) for group in groups.values())
             return Group(table, f"Not to be compared, because of different {what}: {alike}\n")
     return table
-
-
-def told_apart(directories: Sequence[Path]) -> list[str]:
-    """The names of folders, each with as much of its path in front as tells it from the others."""
-    paths = [directory.resolve() for directory in directories]
-
-    def name(path: Path, n: int) -> str:
-        return "/".join(path.parts[-n:])
-
-    def shortest(path: Path) -> str:
-        others = [other for other in paths if other != path]
-        return next(
-            name(path, n)
-            for n in range(1, 1 + len(path.parts))
-            if name(path, n) not in [name(other, n) for other in others]
-        )
-
-    return [shortest(path) for path in paths]
 
 
 def samples(found: Sequence[Mapping[str, Any]]) -> RenderableType:

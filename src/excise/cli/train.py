@@ -48,7 +48,7 @@ def main(args: Sequence[str]) -> int:
     from excise.train.loop import resolve, train
     from excise.train.run import RunDirectory
 
-    files, console = RunDirectory(arguments.directory), Console(soft_wrap=True)
+    files, console = RunDirectory(arguments.directory), Console(soft_wrap=True, markup=False)
     run = resolve(arguments.run, files)
     files.check(run)
     data = load_data(run.data, run.routing.domains)

@@ -33,7 +33,7 @@ class TranslateArguments:
 
 def main(args: Sequence[str]) -> int:
     arguments = parse(TranslateArguments, args, "translate")
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     plan = plan_translation(arguments.source, arguments.out, arguments.config)
     console.print(estimate(plan))
     if plan.n_to_ask and not arguments.yes and not agreed(console):

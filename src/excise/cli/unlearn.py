@@ -10,7 +10,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 from excise.baselines.unlearning import UnlearningConfig
-from excise.cli.arguments import parse
+from excise.cli.arguments import asked, parse
+
+TRAINED = ("rmu", "npo", "gradient_difference")
+METHODS_OF = {
+    "rmu": ("rmu",),
+    "npo": ("npo",),
+    "token_share": ("token_reset",),
+    **dict.fromkeys(("steps", "learning_rate", "batch_size"), TRAINED),
+}
+"""The methods that look at an option, where not all do."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,10 @@ def main(args: Sequence[str]) -> int:
     arguments = parse(UnlearnArguments, args, "unlearn")
     from excise.baselines.unlearning import unlearn_run
 
-    config, console = arguments.config, Console(soft_wrap=True)
+    config, console = arguments.config, Console(soft_wrap=True, markup=False)
+    for option in asked(args):
+        if config.method not in METHODS_OF.get(option.partition(".")[0], (config.method,)):
+            raise ValueError(f"--{option} would change nothing, as --method is {config.method}; leave it out")
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(config.method, total=config.steps)
 

@@ -16,7 +16,7 @@ from excise.config import override
 from excise.data.documents import BadRows
 from excise.data.noise import ADJACENT, OTHER, draw, simulate_labels
 from excise.data.packing import Corpus
-from excise.data.shards import LABELS_ARE_CATEGORIES, MANIFEST, TOKENIZER, load_prepared
+from excise.data.shards import LABELS_ARE_CATEGORIES, MANIFEST, load_prepared
 from excise.data.sources import EMBEDDED, TEST, TRAIN, SourceConfig, open_source
 from excise.data.tokenised import Column, Tokenised, tokenise
 from excise.data.tokens import Tokenizer, story_tokenizer
@@ -182,11 +182,6 @@ def true_sets(config: DataConfig, domains: Sequence[str], forget: Sequence[str])
     corpus = with_true_labels(config, domains, forget)
     members = np.isin(corpus.labels, [label_id(domain, domains) for domain in forget])
     return corpus[members], corpus[~members]
-
-
-def tokenizer_of(config: DataConfig) -> Tokenizer:
-    """The tokenizer of a source, without its documents."""
-    return story_tokenizer() if config.source in EMBEDDED else Tokenizer.load(Path(config.source) / TOKENIZER)
 
 
 def _splits(config: DataConfig) -> tuple[Mapping[str, Tokenised], Tokenizer, str, str]:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from excise.extras import needs
 from excise.labels import UNLABELED, why_no_label
@@ -48,12 +48,13 @@ class BadRow:
 
     where: str
     reason: str
+    lacks: Literal["", "text", "category"] = ""
+    """The field that it would need and does not have at all."""
 
 
 N_FIELDS = 10
 """Of a row that are named where it lacks another."""
 Rows = Iterator[Document | BadRow]
-NO_CATEGORY, ONLY_FIELDS = "has no category in", "only the fields"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,14 +202,16 @@ def document_of(row: Mapping[str, Any], fields: Fields, where: str) -> Document 
     text, label = row.get(fields.text), row.get(fields.label)
     label = UNLABELED if label is None or label == "" else label
     if not isinstance(text, str) or not text.strip():
-        return BadRow(where, f"has no text in {fields.text!r}{_without(fields.text, row, fields)}")
+        others = _without(fields.text, row, fields)
+        return BadRow(where, f"has no text in {fields.text!r}{others}", "text" if others else "")
     if not isinstance(label, str):
         return BadRow(where, f"has the label {label!r}, which is not a word")
     if why := why_no_label(label):
         return BadRow(where, f"has the label {label!r}: {why}")
     category = row.get(fields.category) if fields.category else label
     if not isinstance(category, str) or not category:
-        return BadRow(where, f"{NO_CATEGORY} {fields.category!r}{_without(fields.category, row, fields)}")
+        others = _without(fields.category, row, fields)
+        return BadRow(where, f"has no category in {fields.category!r}{others}", "category")
     identity = str(row.get(fields.id, where)) if fields.id else where
     given = row.get("spans")
     if not given:
@@ -232,7 +235,7 @@ def _without(name: str, row: Mapping[str, Any], fields: Fields) -> str:
     """The fields that a row has instead of one; nothing where the format names them, whose readers look for no label."""
     if name in row or not row or not fields.label:
         return ""
-    return f", {ONLY_FIELDS} {', '.join(map(repr, list(row)[:N_FIELDS]))}"
+    return f", only the fields {', '.join(map(repr, list(row)[:N_FIELDS]))}"
 
 
 @dataclass
@@ -243,6 +246,8 @@ class BadRows:
     n_rows: int = 0
     n_bad: int = 0
     first: list[str] = field(default_factory=list)
+    lacks: Literal["", "text", "category"] = ""
+    """The field that the first of them lacks."""
     remedy: str = "mend them"
     """What would do."""
     category_remedy: str = "give --source.fields.category '' if the data has none, or the name of its field"
@@ -258,6 +263,7 @@ class BadRows:
                 yield row
                 continue
             self.n_bad += 1
+            self.lacks = self.lacks if self.first else row.lacks
             if len(self.first) < 5:
                 self.first.append(f"{row.where} {row.reason}")
             self.check(at_least=1000)
@@ -266,6 +272,7 @@ class BadRows:
     def add(self, others: "BadRows") -> None:
         self.n_rows += others.n_rows
         self.n_bad += others.n_bad
+        self.lacks = self.lacks if self.first else others.lacks
         self.first += others.first
         self.check(at_least=1000)
 
@@ -273,14 +280,9 @@ class BadRows:
         if self.n_bad > self.limit * max(self.n_rows, at_least):
             raise ValueError(
                 f"{self.n_bad} of {self.n_rows} rows cannot be used, more than the limit of {self.limit:.1%} "
-                f"(the first: {self.first[0]}); {self._remedy}"
+                f"(the first: {self.first[0]}); "
+                + {"": self.remedy, "text": self.text_remedy, "category": self.category_remedy}[self.lacks]
             )
-
-    @property
-    def _remedy(self) -> str:
-        if NO_CATEGORY in self.first[0]:
-            return self.category_remedy
-        return self.text_remedy if ONLY_FIELDS in self.first[0] else self.remedy
 
 
 class DamagedError(Exception):

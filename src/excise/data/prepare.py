@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from excise.config import read_object
 from excise.data import engines
 from excise.data.documents import BadRow, BadRows, Document, Fields, Lines, Piece, Rows, Span, rows_of
 from excise.data.shards import (
@@ -369,7 +370,7 @@ def _forget_failure(out: Path, plan: dict[str, Any]) -> None:
     """Clear away an attempt that ended before any shard was whole, or by an error that something else is to mend."""
     if not (out / PLAN).exists() or is_prepared(out):
         return
-    there = json.loads((out / PLAN).read_text(encoding="utf-8"))
+    there = read_object(out / PLAN)
     goes_on = not (out / FAILED).exists() or _wanted(there) == _wanted(plan)
     finished = (read_finished(out, file.name.removesuffix(FINISHED)) for file in out.glob("*" + FINISHED))
     if goes_on and any(share.shards for share in finished if share):

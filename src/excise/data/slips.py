@@ -20,6 +20,8 @@ def told_labels(folder: Path, manifest: Manifest) -> str:
     """A sentence on how many training documents have each label."""
     documents, tokens = count(folder, manifest, "train", "label"), count_within(folder, manifest, "train")
     if not tokens and set(documents) <= {UNLABELED}:
+        if set(count(folder, manifest, "train", "category")) <= {UNLABELED}:
+            return "no document has a category or a label, and training needs labels: make some with excise label"
         return "no document has a label of its own: training draws them from the categories (data.labels=simulated)"
     within = ", ".join(f"{n:,} {label}" for label, n in tokens.most_common() if label != UNLABELED)
     counts = ", ".join(f"{n:,} {label}" for label, n in documents.most_common())

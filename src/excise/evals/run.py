@@ -29,7 +29,7 @@ from excise.evals.results import (
     read_results,
 )
 from excise.files import sha256_of
-from excise.labels import RETAIN
+from excise.labels import RETAIN, nearest
 from excise.model.gpt import GPT, n_parameters
 from excise.train.checkpoint import MANIFEST, Done
 from excise.train.loop import autocast, doubt_of, pick_precision
@@ -126,6 +126,9 @@ def open_run(
         data = documents_in(source, files) if source else own_documents(files)
     if data.tokenizer.sha256 != files.digests().tokenizer_sha256:
         raise ValueError(f"{directory} was trained with another tokenizer than the one of {source or 'these data'}")
+    for name in weights or ():
+        if name not in data.test:
+            raise ValueError(f"there is no set {name!r} to weigh in the calibration; {nearest(name, data.test)}")
     return Subject(directory, config, model, done, data, weights or {})
 
 
@@ -138,7 +141,12 @@ def own_documents(files: RunDirectory) -> Data:
             f"the data of {files.path} are not at {source}; put them there, or evaluate it on others: "
             f"excise evaluate {files.path} --data FOLDER"
         )
-    return load_data(config.data, config.routing.domains)
+    data = load_data(config.data, config.routing.domains)
+    if data.sha256 != files.digests().data_sha256:
+        raise ValueError(
+            f"{source} holds other data than {files.path} was trained on; give those back, or name these: --data {source}"
+        )
+    return data
 
 
 def documents_in(source: str, files: RunDirectory) -> Data:
@@ -167,25 +175,15 @@ def losses(subject: Subject) -> Losses:
         category_means={name: SetLosses.mean_over(list(parts.values())) for name, parts in by_category.items()},
         removed=subject.removed,
         calibration_weights=subject.weights or default_weights(test),
-        forget_tokens=seen_in_training(epoch_of(subject), subject.done.tokens),
+        forget_tokens=seen_in_training(RunDirectory(subject.directory).epoch(), subject.done.tokens),
         doubt=doubt,
     )
 
 
-def epoch_of(subject: Subject) -> Epoch:
-    """One pass over what a run was trained on, as it has kept it or, from before it did, as its data tell."""
-    return RunDirectory(subject.directory).epoch() or Epoch.of(subject.config, trained_on(subject))
-
-
 def trained_on(subject: Subject) -> Data:
     """What a run was trained on, which need not be what it is measured on."""
-    digests = RunDirectory(subject.directory).digests()
-    if subject.data.sha256 == digests.data_sha256:
-        return subject.data
-    data = load_data(subject.config.data, subject.config.routing.domains)
-    if data.sha256 != digests.data_sha256:
-        raise ValueError(f"{subject.config.data.source} holds other data than {subject.directory} was trained on")
-    return data
+    files = RunDirectory(subject.directory)
+    return subject.data if subject.data.sha256 == files.digests().data_sha256 else own_documents(files)
 
 
 def seen_in_training(epoch: Epoch, tokens: int) -> dict[str, ForgetTokens]:

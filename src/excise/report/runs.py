@@ -1,9 +1,8 @@
 """Any evaluated runs as a figure of their own: losses with intervals, trade-off curves, attacks, all else that was measured of
 them as tables, configurations, samples."""
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -13,8 +12,10 @@ from excise.evals.figure import LEARNED, Estimate, FigureResults, Panel, Plot, P
 from excise.evals.losses import STAGES, SetLosses
 from excise.evals.results import Losses, Results, losses_in, read_results
 from excise.evals.tables import TABLES
+from excise.files import told_apart
 from excise.labels import RETAIN
 from excise.report.numbers import estimate
+from excise.train.checkpoint import check_seal, latest_checkpoint
 from excise.train.run import RunConfig, RunDirectory
 
 HEAD = ("Run", "set", "before ablation", "ablated", "calibrated")
@@ -49,11 +50,13 @@ class EvaluatedRun:
         return self.results.provenance.method
 
 
-def read_run(directory: Path) -> EvaluatedRun:
+def read_run(directory: Path, name: str) -> EvaluatedRun:
     files = RunDirectory(directory)
+    if checkpoint := latest_checkpoint(files.checkpoints):
+        check_seal(checkpoint)
     config, results = files.config(), read_results(files.results_file)
     return EvaluatedRun(
-        name=results.provenance.run,
+        name=name,
         config=config,
         records=files.metrics(),
         results=results,
@@ -64,26 +67,11 @@ def read_run(directory: Path) -> EvaluatedRun:
 
 
 def read_runs(directories: Sequence[Path]) -> list[EvaluatedRun]:
-    """Runs that can be compared, each once and under a name of its own: where several have one, as much of their paths as
-    tells them apart."""
-    given = {directory.resolve(): directory for directory in directories}
-    places, runs = list(given), [read_run(directory) for directory in given.values()]
-    _check_tokenizers(list(given.values()), runs)
-    n_of_name = Counter(run.name for run in runs)
-    named: list[EvaluatedRun] = []
-    for place, run in zip(places, runs, strict=True):
-        alike = [other for other, its in zip(places, runs, strict=True) if its.name == run.name and other != place]
-        named.append(run if n_of_name[run.name] == 1 else replace(run, name=_apart(place, alike, n_of_name)))
-    return named
-
-
-def _apart(place: Path, others: Sequence[Path], taken: Collection[str]) -> str:
-    """The shortest end of a path that none of the others has, and that is no name already."""
-    for n in range(1, len(place.parts)):
-        end = "/".join(place.parts[-n:])
-        if end not in taken and all(other.parts[-n:] != place.parts[-n:] for other in others):
-            return end
-    return str(place)
+    """Runs that can be compared, each once and under a name of its own."""
+    places = list({directory.resolve(): directory for directory in directories}.values())
+    runs = [read_run(directory, name) for directory, name in zip(places, told_apart(places), strict=True)]
+    _check_tokenizers(places, runs)
+    return runs
 
 
 def _check_tokenizers(directories: Sequence[Path], runs: Sequence[EvaluatedRun]) -> None:

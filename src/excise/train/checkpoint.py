@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -78,10 +79,16 @@ def save_checkpoint(
         shutil.rmtree(left_over)
     partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir()
-    for part, tensors in _by_part(model).items():
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial / file_name(part))
-        if optimizer is not None:
-            save_file(_optimizer_tensors(tensors, optimizer), partial / optimizer_file_name(part))
+    try:
+        for part, tensors in _by_part(model).items():
+            whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+            save_file(whole, partial / file_name(part))
+            if optimizer is not None:
+                save_file(_optimizer_tensors(tensors, optimizer), partial / optimizer_file_name(part))
+    except SafetensorError as error:  # which it raises for a full disk too
+        raise ValueError(
+            f"checkpoint {folder} cannot be written ({error}); mend that, and give the same command again"
+        ) from None
     files = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
     for name in files:
         flush(partial / name)
@@ -134,6 +141,8 @@ def load_checkpoint(
     """
     check_seal(folder)
     manifest = read_manifest(folder)
+    if folder.name != checkpoint_at(folder.parent, manifest.done.step).name:
+        raise DamagedError(f"checkpoint {folder} is damaged: it is that of step {manifest.done.step} by another name")
     parameters, parts = dict(model.named_parameters()), _by_part(model)
     values: dict[str, Tensor] = {}
     moments: dict[str, Tensor] = {}

@@ -92,7 +92,7 @@ IDLE = (
         Idle(f"routing.{name}", has_no_modules, WITHOUT)
         for name in ("forget_heads", "forget_units", "forget_tokens", "layers", "embeddings", "norms")
     ),
-    Idle("train.module_rate", has_no_modules, WITHOUT),
+    *(Idle(f"train.{name}", has_no_modules, WITHOUT) for name in ("module_rate", "paper_faithful_optimizer")),
 )
 """All that is known; a row whose option is there twice has two reasons."""
 
@@ -110,15 +110,17 @@ def value_of(run: RunConfig, option: str) -> Any:
     return reduce(getattr, option.split("."), run)
 
 
-def check_options(run: RunConfig, data: Data, asked: Collection[str] = ()) -> None:
-    """Refuse an option that was asked for and does nothing; mention others."""
-    found = sorted(idle_options(run, data), key=lambda idle: idle.option not in asked)
-    for idle in found:
+def check_options(run: RunConfig, data: Data, asked: Collection[str]) -> None:
+    """Refuse an option that was asked for and does nothing."""
+    for idle in (idle for idle in idle_options(run, data) if idle.option in asked):
         said = f"{idle.option}={value_of(run, idle.option)}"
-        if idle.option in asked:
-            raise ValueError(f"{said} would change nothing for this run, as {idle.why}; leave it out, or change that")
-        if idle.mentioned:
-            logger.warning("%s changes nothing for this run, as %s", said, idle.why)
+        raise ValueError(f"{said} would change nothing for this run, as {idle.why}; leave it out, or change that")
+
+
+def mention_options(run: RunConfig, data: Data) -> None:
+    """Warn of options that do nothing and that a user might count on."""
+    for idle in (idle for idle in idle_options(run, data) if idle.mentioned):
+        logger.warning("%s=%s changes nothing for this run, as %s", idle.option, value_of(run, idle.option), idle.why)
 
 
 def check_modules(run: RunConfig, data: Data) -> None:

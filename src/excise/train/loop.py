@@ -24,7 +24,7 @@ from excise.model.gpt import GPT, compile_blocks
 from excise.routing.kernels import HAS_KERNELS
 from excise.routing.precision import HalfStream
 from excise.train.checkpoint import Done, checkpoint_at, drop_earlier, resume, save_checkpoint
-from excise.train.idle import check_modules
+from excise.train.idle import check_modules, mention_options
 from excise.train.longer import begin_as
 from excise.train.recorded import passes_for
 from excise.train.run import DataDigests, Epoch, OwnTokens, Precision, RunConfig, RunDirectory, TrainConfig, build_model
@@ -247,6 +247,7 @@ def tell_start(run: RunConfig, data: Data, own: OwnTokens, device: torch.device,
     config = run.train
     logger.info("training on %s in %s", device, config.precision)
     logger.info("%s", data.told)
+    mention_options(run, data)
     if config.warmup_steps > n_steps:
         logger.warning(
             "train.warmup_steps=%d is longer than the run (%d steps): the rate never reaches its peak; "

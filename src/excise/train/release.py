@@ -89,7 +89,7 @@ def ablations(directory: Path) -> dict[str, Ablation]:
     file = ablation_file(directory)
     try:
         noted = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, UnicodeDecodeError):
         noted = None
     if not isinstance(noted, dict) or not all(how in get_args(Ablation) for how in noted.values()):
         raise ValueError(f"{file} does not say how each domain was ablated ({', '.join(get_args(Ablation))})")

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from excise import config as configs
-from excise.data.dataset import Data, DataConfig, tokenizer_of
+from excise.data.dataset import Data, DataConfig
 from excise.data.loader import BatchConfig
 from excise.data.tokens import Tokenizer
 from excise.files import PART, make_folder, sha256_of, write_whole
@@ -222,6 +222,10 @@ class RunDirectory:
 
     def check(self, run: RunConfig) -> None:
         """Refuse a directory that belongs to a run with another outcome."""
+        if altered := self.alterations():
+            raise ValueError(
+                f"{self.path} was made of another run ({', '.join(altered)}) and is not trained; train in another directory"
+            )
         if self.config_file.exists():
             other = differences(self.config(), run)
             if other and self.begun:
@@ -253,7 +257,7 @@ class RunDirectory:
     def alterations(self) -> dict[str, Any]:
         """How the run was made of another, by ablation or unlearning; nothing where it was trained."""
         files = {name: self.path / f"{name}.json" for name in ("ablation", "unlearning")}
-        return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
+        return {name: configs.read_object(file) for name, file in files.items() if file.exists()}
 
     def digests(self) -> DataDigests:
         return configs.load(DataDigests, self.data_file)
@@ -266,7 +270,7 @@ class RunDirectory:
             raise ValueError(f"{self.path} was begun with other data; give it back, or choose another directory")
 
     def keep(self, tokenizer: Tokenizer, epoch: Epoch) -> None:
-        """Keep what is needed of the data where they are not, also in a run from before anything was kept."""
+        """Keep what is needed of the data where they are not."""
         if not self.tokenizer_file.exists():
             write_whole(self.tokenizer_file, tokenizer.as_json)
         if not self.epoch_file.exists():
@@ -276,21 +280,18 @@ class RunDirectory:
         """Keep and note of the data what another run has of the same."""
         self.trained_on(source.digests())
         for mine, its in ((self.tokenizer_file, source.tokenizer_file), (self.epoch_file, source.epoch_file)):
-            if its.exists():
-                write_whole(mine, its.read_bytes())
+            write_whole(mine, its.read_bytes())
 
     def tokenizer(self) -> Tokenizer:
-        """The run's own, or that of its source in a run from before it was kept."""
-        kept = self.tokenizer_file.exists()
-        tokenizer = Tokenizer.load(self.tokenizer_file) if kept else tokenizer_of(self.config().data)
+        """The run's own."""
+        tokenizer = Tokenizer.load(self.tokenizer_file)
         if tokenizer.sha256 != self.digests().tokenizer_sha256:
-            where = self.tokenizer_file if kept else self.config().data.source
-            raise ValueError(f"the tokenizer of {where} is not the one that {self.path} was trained with")
+            raise ValueError(f"{self.tokenizer_file} is not the tokenizer that {self.path} was trained with")
         return tokenizer
 
-    def epoch(self) -> Epoch | None:
-        """One pass over what the run was trained on; nothing in a run from before it was kept."""
-        return configs.load(Epoch, self.epoch_file) if self.epoch_file.exists() else None
+    def epoch(self) -> Epoch:
+        """One pass over what the run was trained on."""
+        return configs.load(Epoch, self.epoch_file)
 
     def own_tokens(self) -> dict[str, list[int]]:
         """The tokens that modules have vectors for, by domain."""
@@ -331,9 +332,10 @@ class RunDirectory:
         records: list[dict[str, Any] | None] = []
         for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except json.JSONDecodeError:
-                records.append(None)
+                record = None
+            records.append(record if isinstance(record, dict) and isinstance(record.get("step"), int) else None)
         return records
 
     def _whole(self, lines: list[dict[str, Any] | None]) -> list[dict[str, Any]]:

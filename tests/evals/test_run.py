@@ -190,7 +190,7 @@ def test_a_model_that_is_worse_than_a_guess_is_doubted_in_results_and_report(run
         for parameter in subject.model.norm.parameters():
             parameter *= 100
     doubted = losses(subject)
-    assert "above the 8.32 of a guess among 4,096 tokens" in doubted.doubt
+    assert "above the 8.318 of a guess among 4,096 tokens" in doubted.doubt
     add_measures(worse / "results.json", read_results(run / "results.json").provenance, {"losses": doubted})
     assert runs_figure([worse]).caption.endswith(f"{doubted.doubt}.")
     assert "guess" not in runs_figure([run]).caption

@@ -220,7 +220,7 @@ def test_a_run_that_ends_worse_than_a_guess_says_so(data, caplog):
     train(RUN, data)
     assert not caplog.messages
     train(override(RUN, {"train.learning_rate": 0.5, "train.warmup_steps": 0}), data)
-    assert any("above the 4.11 of a guess among 61 tokens" in message for message in caplog.messages)
+    assert any("above the 4.111 of a guess among 61 tokens" in message for message in caplog.messages)
 
 
 def test_twenty_steps_give_the_recorded_losses(data):

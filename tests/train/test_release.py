@@ -6,11 +6,12 @@ import shutil
 import pytest
 import torch
 
+from excise.data.tokens import story_tokenizer
 from excise.labels import forget_part, part_of
 from excise.model.ablation import ablate
 from excise.train.checkpoint import Done, checkpoint_at, save_checkpoint
 from excise.train.release import load_run, release, removed_modules
-from excise.train.run import DataDigests, RunDirectory, build_model
+from excise.train.run import DataDigests, Epoch, RunDirectory, build_model
 from tests.small import routing_for, small_model
 from tests.train.test_checkpoint import reseal, small_run
 
@@ -21,7 +22,8 @@ def bilingual(tmp_path_factory):
     files = RunDirectory(tmp_path_factory.mktemp("runs") / "bilingual")
     run = small_run(**{"routing.domains": ("spanish", "french")})
     files.open_for(run)
-    files.trained_on(DataDigests("data", "tokenizer"))
+    files.trained_on(DataDigests("data", story_tokenizer().sha256))
+    files.keep(story_tokenizer(), Epoch(100, ()))
     save_checkpoint(checkpoint_at(files.checkpoints, 9), build_model(run), None, Done(9, 100, 1.0), files.sealed())
     return files.path
 

@@ -316,7 +316,7 @@ def _held_out(
 
 
 def _read(groups: NDArray[np.int64], config: DataConfig) -> NDArray[np.bool_]:
-    """Which of the test documents are read: of each group its share, and a few at least."""
+    """Whether each test document is read: of each group its share, and a few at least."""
     limit, n = config.n_test_documents, len(groups)
     if not limit or n <= limit:
         return np.ones(n, bool)

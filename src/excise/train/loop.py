@@ -237,7 +237,7 @@ def doubt_of(what: str, loss: float, vocabulary_size: int) -> str:
     if loss <= guess:
         return ""
     return (
-        f"{what} is {loss:.2f}, above the {guess:.2f} of a guess among {vocabulary_size:,} tokens: the model knows nothing; "
+        f"{what} is {loss:.3f}, above the {guess:.3f} of a guess among {vocabulary_size:,} tokens: the model knows nothing; "
         "try a lower train.learning_rate or a longer run"
     )
 

@@ -65,7 +65,7 @@ def told_apart(folders: Sequence[Path]) -> list[str]:
 
     def shortest(path: Path) -> str:
         others = {other.parts for other in paths if other != path}
-        ends = (n for n in range(1, len(path.parts)) if all(other[-n:] != path.parts[-n:] for other in others))
-        return "/".join(path.parts[-next(ends) :])
+        ends = (n for n in range(1, len(path.parts) + 1) if all(other[-n:] != path.parts[-n:] for other in others))
+        return str(Path(*path.parts[-next(ends) :]))
 
     return [shortest(path) for path in paths]

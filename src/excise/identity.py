@@ -16,14 +16,14 @@ from excise.config import to_dict
 
 @dataclass(frozen=True)
 class Was:
-    """A field with another default today than what runs did that do not name it."""
+    """A field whose default today is not what runs did that do not name it."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Removed:
-    """A field that is no more, and with which values a configuration means the same without it."""
+    """A field that is gone; a configuration with one of `values` means the same without it."""
 
     values: tuple[Any, ...]
 
@@ -55,6 +55,8 @@ NO_OUTCOME = frozenset(
 """Fields that do not change what a run learns, rounding aside."""
 SOURCE = "data.source"
 """Of which the last part of the path counts: where data lie is no matter, and a digest says whether they are the same."""
+FIRST_SECTIONS = frozenset({"data", "model", "routing", "batch", "train"})
+"""Without one of these a file is no config."""
 SEEDS = frozenset({"train.seed", "data.seed"})
 
 
@@ -79,7 +81,7 @@ def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def defaults(kind: type[Any], where: str = "") -> dict[str, Any]:
-    """What runs did that do not say so, in all that decides their outcome, by path."""
+    """By path, what a run did that does not name a field; only fields that decide outcomes."""
     return _outcome(_unsaid(kind, where), where)
 
 
@@ -129,7 +131,7 @@ def _flat(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """A whole number as one, though its field takes others too."""
+    """3.0 as 3, since some fields take both."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -162,9 +164,9 @@ def _put(values: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _fill(values: dict[str, Any], unsaid: Mapping[str, Any]) -> None:
-    """Add the fields that are missing in sections that are there; a section that is missing is no older version's."""
+    """Add the fields that are missing, and sections but for those that every version has had."""
     for name, default in unsaid.items():
-        if not isinstance(default, Mapping):
-            values.setdefault(name, default)
-        elif isinstance(values.get(name), dict):
+        if isinstance(default, Mapping) and isinstance(values.get(name), dict):
             _fill(values[name], default)
+        elif name not in FIRST_SECTIONS:
+            values.setdefault(name, default)

@@ -1,4 +1,4 @@
-"""The model of today under names that no rebuild changes; whoever rebuilds the core writes this file anew, and no other here.
+"""The model of today under names that no rebuild changes; whoever rebuilds the core writes this file anew, and of others here imports alone.
 
 Full matrices are as the paper has them: W_Q, W_K, W_V, W_1 (out, in) by output, W_O and W_2 by input, and in each the
 heads or units of the modules first, in the order of the domains, and then the core's.

@@ -3,8 +3,8 @@
     python -m tests.golden.demo /tmp/demos
 
 records what is not in demo.json yet, a demo of three minutes at a time, and goes on where it was interrupted. Each seed is
-recorded with one thread and with two: in float32 their losses differ, and by no more than these may a later
-version's. A rebuild never records; see `tests.golden.record`.
+recorded with one thread and with two: in float32 their losses differ, and by no more than three times as much may a later
+version's, as six seeds show only some of what rounding does. A rebuild never records; see `tests.golden.record`.
 """
 
 import json

@@ -4,7 +4,7 @@
 
 They say what the code computed when they were made, so that a rebuild (of the layout, the core, parallelism, kernels) can
 show that it changed nothing. A rebuild therefore never makes them anew: where it fails them it is wrong, and the one file
-that it may rewrite is adapter.py. What is new, such as a rule, gets cases of its own beside those that are there. Only a
+that it may rewrite, imports aside, is adapter.py. What is new, such as a rule, gets cases of its own beside those that are there. Only a
 change that means to train otherwise deletes losses.json and gradients.safetensors and makes all of them anew, in a commit
 of its own, and says so in the changelog.
 

@@ -54,3 +54,16 @@ def test_a_run_that_is_no_beginning_of_the_longer_one_is_refused(tmp_path, data,
     train(run_of(6, **common), data, tmp_path / "short")
     with pytest.raises(ValueError, match=message):
         train(run_of(9, **changes), data, tmp_path / "long", continue_from=tmp_path / "short")
+
+
+def test_a_beginning_that_was_cut_short_is_made_again(tmp_path, data, monkeypatch):
+    whole = train(run_of(9), data, tmp_path / "whole")
+    train(run_of(6), data, tmp_path / "short")
+    with monkeypatch.context() as patched:
+        patched.setattr("excise.train.checkpoint.seal", lambda *_: (_ for _ in ()).throw(PlugPulledError))
+        with pytest.raises(PlugPulledError):
+            train(run_of(9), data, tmp_path / "long", continue_from=tmp_path / "short")
+    longer = train(run_of(9), data, tmp_path / "long", continue_from=tmp_path / "short")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), longer.parameters(), strict=True))
+    steps = [record["step"] for record in RunDirectory(tmp_path / "long").metrics()]
+    assert steps == list(range(1, 10))

@@ -87,8 +87,9 @@ def main(args: Sequence[str]) -> int:
             evaluated[directory] = results
     if "losses" in chosen and len(runs) > 1:
         console.print(comparison(evaluated, {directory: method_of(directory) for directory in runs}))
-    for spreads in seed_spreads(runs, arguments.step) if not arguments.data else ():
-        console.print(spread_table(spreads))
+    if not arguments.data:
+        for spreads in seed_spreads(runs, arguments.step):
+            console.print(spread_table(spreads))
     if arguments.surface:
         _write_surface(runs, arguments.surface, arguments.roc, console)
     return 0

@@ -29,7 +29,7 @@ def told_labels(folder: Path, manifest: Manifest) -> str:
 
 
 def slips_in(folder: Path, manifest: Manifest) -> list[str]:
-    """A sentence on each label that is no category."""
+    """Sentences on labels that look like slips or, where there are categories, that are none; a few and how many more."""
     documents, tokens = count(folder, manifest, "train", "label"), count_within(folder, manifest, "train")
     categories = () if manifest.labels_are_categories else count(folder, manifest, "train", "category")
     amounts = {label: _of(n, "token") for label, n in tokens.items()}

@@ -19,7 +19,7 @@ class OlderNames:
 
 
 def older_names(results: Path) -> OlderNames:
-    """Those that a folder of results notes, if it notes any."""
+    """The names that a folder of results notes, or none."""
     file = results / NAMES
     if not file.exists():
         return OlderNames()

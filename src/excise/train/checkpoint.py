@@ -176,8 +176,8 @@ def resume(checkpoints: Path, model: nn.Module, optimizer: torch.optim.Optimizer
             aside = _set_aside(other)
             logger.warning("%s; it is kept as %s, and the run goes on from step %d", why, aside.name, done.step)
         return done
-    for latest in damaged.values():
-        raise DamagedError(f"{latest}; no other is whole, so {ANEW}")
+    if damaged:
+        raise DamagedError(f"{next(iter(damaged.values()))}; no other is whole, so {ANEW}")
     return None
 
 

@@ -1,6 +1,6 @@
 """Options that do nothing for a run, said before it begins: what is asked for and has no effect is taken for one that has.
 
-An option is idle only at another value than its default. On the command line it is an error. What a recipe sets is
+An option is idle only at another value than the default of its class. On the command line it is an error. What a recipe sets is
 mentioned where a user might count on it, and passed over where it belongs to other runs of the recipe.
 """
 
@@ -94,7 +94,7 @@ IDLE = (
     ),
     *(Idle(f"train.{name}", has_no_modules, WITHOUT) for name in ("module_rate", "paper_faithful_optimizer")),
 )
-"""All that is known; a row whose option is there twice has two reasons."""
+"""All that is known; an option with two reasons has two rows."""
 
 
 def idle_options(run: RunConfig, data: Data) -> Iterator[Idle]:
@@ -112,9 +112,10 @@ def value_of(run: RunConfig, option: str) -> Any:
 
 def check_options(run: RunConfig, data: Data, asked: Collection[str]) -> None:
     """Refuse an option that was asked for and does nothing."""
-    for idle in (idle for idle in idle_options(run, data) if idle.option in asked):
-        said = f"{idle.option}={value_of(run, idle.option)}"
-        raise ValueError(f"{said} would change nothing for this run, as {idle.why}; leave it out, or change that")
+    for idle in idle_options(run, data):
+        if idle.option in asked:
+            said = f"{idle.option}={value_of(run, idle.option)}"
+            raise ValueError(f"{said} would change nothing for this run, as {idle.why}; leave it out, or change that")
 
 
 def mention_options(run: RunConfig, data: Data) -> None:

@@ -28,8 +28,10 @@ def begin_as(
     if short.digests() != files.digests():
         raise ValueError(f"{short.path} was trained on other data, so that this run cannot go on from it")
     done = load_checkpoint(checkpoint_at(short.checkpoints, step), model, optimizer)
-    for record in (record for record in short.metrics() if record["step"] <= step):
-        files.log(record)
+    files.keep_metrics_until(0)  # an attempt that was cut short may have left some
+    for record in short.metrics():
+        if record["step"] <= step:
+            files.log(record)
     save_checkpoint(checkpoint_at(files.checkpoints, step), model, optimizer, done, files.sealed())
 
 
@@ -40,16 +42,19 @@ def common_step(short: RunDirectory, run: RunConfig, loader: Loader) -> int:
         raise ValueError(
             f"{short.path} differs in {', '.join(sorted(other))}; a run goes on from one that differs in train.budget alone"
         )
-    n_steps = [of.train.budget.n_steps(loader) for of in (there, run)]
-
-    def is_common(step: int) -> bool:
-        first, second = ([run.train.rate_at(k, n) for k in range(step)] for n in n_steps)
-        return step <= n_steps[1] and first == second
-
-    found = [step for step in saved_steps(short.checkpoints) if is_common(step)]
+    saved = saved_steps(short.checkpoints)
+    if not saved:
+        raise ValueError(f"{short.path} has no checkpoint to go on from; train it first")
+    lengths = [config.train.budget.n_steps(loader) for config in (there, run)]
+    n_common = min(lengths)
+    for k in range(n_common):
+        if len({run.train.rate_at(k, length) for length in lengths}) > 1:
+            n_common = k
+            break
+    found = [step for step in saved if step <= n_common]
     if not found:
         raise ValueError(
-            f"no checkpoint of {short.path} is of the rates that a run of {n_steps[1]} steps has; train it with "
+            f"no checkpoint of {short.path} is of the rates that a run of {lengths[1]} steps has; train it with "
             "train.schedule constant, or warmup_stable_decay and a checkpoint before its decay, and with "
             "train.warmup_steps as a number of steps"
         )

@@ -23,7 +23,7 @@ from excise.labels import JOINT, RETAIN, part_of
 from excise.model.gpt import GPT, compile_blocks
 from excise.routing.kernels import HAS_KERNELS
 from excise.routing.precision import HalfStream
-from excise.train.checkpoint import Done, checkpoint_at, drop_earlier, resume, save_checkpoint
+from excise.train.checkpoint import Done, checkpoint_at, drop_earlier, resume, save_checkpoint, saved_steps
 from excise.train.idle import check_modules, mention_options
 from excise.train.longer import begin_as
 from excise.train.recorded import passes_for
@@ -137,8 +137,11 @@ def train(
     """Train a run to the end of its budget and return its model.
 
     With a directory, the run is written there, goes on from its last checkpoint, and is only loaded when it is done.
-    Ctrl-C then lets a step end and saves it first. It can begin where the directory of a shorter run stands.
+    Ctrl-C then lets a step end and saves it first. `continue_from` is the directory of a shorter run, whose last checkpoint
+    in common a new directory begins with.
     """
+    if continue_from and not directory:
+        raise ValueError(f"a run that goes on from {continue_from} needs a directory of its own; name one")
     files = RunDirectory(directory) if directory else None
     device = pick_device(run.train.device)
     run = resolve(run, files, data)
@@ -159,7 +162,7 @@ def train(
     optimizer = build_optimizer(model, config)
     done = Done(step=0, tokens=0, seconds=0.0)
     if files:
-        if continue_from and not any(files.checkpoints.glob("*")):
+        if continue_from and not saved_steps(files.checkpoints):
             begin_as(RunDirectory(continue_from), files, run, loader, model, optimizer)
         if found := resume(files.checkpoints, model, optimizer, n_steps):
             done = found
@@ -206,7 +209,7 @@ def train(
                     record |= listener(Progress(model, done, n_steps, mean, record)) or {}
                 if files:
                     files.log(record)
-                start += time.perf_counter() - start - done.seconds  # listeners do not count as training
+                start = time.perf_counter() - done.seconds  # listeners do not count as training
             stop = interrupted()
             if stop or saves:
                 check_weights(model, done.step)
@@ -220,6 +223,7 @@ def train(
                 raise KeyboardInterrupt(
                     f"the same command goes on from step {done.step}" if files else "nothing is saved"
                 )
+    # The last step is always logged.
     if steps and (doubt := doubt_of("the last training loss", mean, data.tokenizer.vocabulary_size)):
         logger.warning(doubt)
     return model

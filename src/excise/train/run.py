@@ -45,7 +45,7 @@ SEALED = tuple(f"{name}.json" for name in ("config", "data", "epoch", "tokens", 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The optimizer and the length of a run."""
+    """How a run is trained, and how it is logged and saved."""
 
     budget: Budget = field(default_factory=Budget)
     learning_rate: float = 5e-3
@@ -114,13 +114,19 @@ class TrainConfig:
 
     def rate_at(self, step: int, n_steps: int) -> float:
         """The learning rate of a step, counted from 0, of so many."""
-        steps = {"warmup_steps": self.warmup_steps, "decay_steps": self.decay_steps}
-        return learning_rate(step, n_steps, self.schedule, peak=self.learning_rate, **steps)
+        return learning_rate(
+            step,
+            n_steps,
+            self.schedule,
+            peak=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            decay_steps=self.decay_steps,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that decides the outcome of a run."""
+    """All options of a run."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: GPTConfig = field(default_factory=GPTConfig)
@@ -277,13 +283,13 @@ class RunDirectory:
             configs.save(epoch, self.epoch_file)
 
     def keep_same(self, source: "RunDirectory") -> None:
-        """Keep and note of the data what another run has of the same."""
+        """Take over the data digests, the tokenizer and the counts of a run on the same data."""
         self.trained_on(source.digests())
         for mine, its in ((self.tokenizer_file, source.tokenizer_file), (self.epoch_file, source.epoch_file)):
             write_whole(mine, its.read_bytes())
 
     def tokenizer(self) -> Tokenizer:
-        """The run's own."""
+        """The tokenizer that the run was trained with."""
         tokenizer = Tokenizer.load(self.tokenizer_file)
         if tokenizer.sha256 != self.digests().tokenizer_sha256:
             raise ValueError(f"{self.tokenizer_file} is not the tokenizer that {self.path} was trained with")

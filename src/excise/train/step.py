@@ -75,7 +75,7 @@ def clip_by_part(model: nn.Module, largest: float = math.inf) -> dict[str, Tenso
 
 
 class Diverged(ValueError):
-    """A loss that is no number any more."""
+    """A training whose loss or weights are no numbers any more."""
 
     def __init__(self, step: int, loss: float, remedy: str = "try a lower train.learning_rate") -> None:
         super().__init__(f"the loss is {loss} at step {step}; {remedy}")
@@ -84,7 +84,7 @@ class Diverged(ValueError):
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The losses of one step: by the number of their label, a sum over predicted tokens, and how many these are."""
+    """The losses of one step, summed by the number of their label, and the predicted tokens of each."""
 
     totals: Tensor
     n_by_label: Mapping[int, int]
@@ -140,7 +140,7 @@ def accumulate(
 
 
 def accumulate_passes(passes: Passes, batches: Sequence[Batch], *, zero_instead: bool = False) -> StepLoss:
-    """The same by passes that are there already."""
+    """Leave the gradients of a whole step in the model of these passes, divided once, and return its losses."""
     passes.clear()
     n_by_label: Counter[int] = sum((Counter(batch.n_by_label) for batch in batches), Counter())
     totals = torch.zeros(len(passes.routing.effects), dtype=torch.float64, device=batches[0].tokens.device)
